@@ -1,0 +1,197 @@
+"""What a codec is. Read this file first.
+
+A codec turns one flat vector of gradients into a *payload*, a run of bytes, and back::
+
+    payload = codec.encode(x, key)                  # uint8
+    y = codec.decode(payload, x.numel(), key)       # float32
+
+Three kinds of state, never mixed:
+
+- *settings* are the fields of a frozen dataclass: ``eval(repr(codec)) == codec``, and
+  ``parse(str(codec)) == codec``;
+- *randomness* is a `Key`: the same key gives the same bits on every machine, so a bug report is
+  a key, and a dither that both sides can rebuild is never sent;
+- *residuals* (error feedback) belong to the reducer; a codec never sees them.
+
+"May I sum this?" is a type: payloads of a `SummableCodec` may be added by the network, and no
+others. A long vector may be cut at multiples of `Codec.grain` and the pieces encoded one by one,
+each with its `offset`: the result is the same. Who encodes which piece therefore never shows in
+the result.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Key:
+    """Names one random stream: Philox-4x32 is keyed by `seed` and counts through the rest.
+
+    `tensor` is the parameter, `rank` the worker. `hop` is 0 for what a worker encodes of its own
+    and 1 for what the owner of a shard encodes for all (`collectives.two_shot`).
+    """
+
+    seed: int = 0
+    step: int = 0
+    tensor: int = 0
+    rank: int = 0
+    hop: int = 0
+
+    LIMITS: ClassVar[dict[str, int]] = {"seed": 64, "step": 32, "tensor": 32, "rank": 24, "hop": 8}
+
+    def __post_init__(self) -> None:
+        for name, bits in self.LIMITS.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 <= value < 1 << bits:
+                raise ValueError(f"`{name}` of a Key must be in [0, 2**{bits}), got {value!r}.")
+
+    def words(self) -> tuple[int, int, int, int, int]:
+        """Philox's counter words 1 to 3 and its two key words; word 0 counts through the vector."""
+        return (
+            self.tensor,
+            self.rank | self.hop << 24,
+            self.step,
+            self.seed & 0xFFFFFFFF,
+            self.seed >> 32,
+        )
+
+    def of(self, **changes: int) -> Key:
+        """This key with some of its fields changed."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Codec(ABC):
+    """One vector to bytes and back. Subclasses are frozen dataclasses of settings."""
+
+    unbiased: ClassVar[bool]
+    """Is the mean of `decode(encode(x))` over keys equal to `x`? If not, error feedback is on."""
+
+    fixed_size: ClassVar[bool] = True
+    """Does the size of a payload depend on the length of the vector alone?"""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name in a spec, as in ``qsgd:bits=4``."""
+
+    @property
+    def grain(self) -> int | None:
+        """A vector may be cut at multiples of this many values; None: it may not be cut."""
+        return 1
+
+    @abstractmethod
+    def max_nbytes(self, numel: int) -> int:
+        """The most bytes a payload of `numel` values takes; the exact number if `fixed_size`."""
+
+    @abstractmethod
+    def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
+        """Write the payload of `x` into `out` (uint8) and return its size in bytes.
+
+        `x` is `offset` values into the vector that `key` belongs to. It is left as it was.
+        """
+
+    @abstractmethod
+    def decode_into(
+        self,
+        payload: Tensor,
+        out: Tensor,
+        key: Key,
+        offset: int = 0,
+        *,
+        weight: float = 1.0,
+        accumulate: bool = False,
+    ) -> None:
+        """Write (or add, if `accumulate`) `weight` times the decoded values to `out` (float32).
+
+        Raises `ValueError` if `payload` is not one that `encode_into` could have written.
+        """
+
+    def aggregate_into(
+        self, payloads: Sequence[Tensor], out: Tensor, keys: Sequence[Key], offset: int = 0
+    ) -> None:
+        """Write the mean of what `payloads`, one of each rank in order, say to `out` (float32)."""
+        weight = 1.0 / len(payloads)
+        for rank, (payload, key) in enumerate(zip(payloads, keys, strict=True)):
+            self.decode_into(payload, out, key, offset, weight=weight, accumulate=rank > 0)
+
+    def encode(self, x: Tensor, key: Key) -> Tensor:
+        """The payload of `x`, a fresh uint8 tensor."""
+        check_input(x)
+        x = x.detach().reshape(-1)
+        out = torch.empty(self.max_nbytes(x.numel()), dtype=torch.uint8, device=x.device)
+        return out[: self.encode_into(x, out, key)]
+
+    def decode(self, payload: Tensor, numel: int, key: Key) -> Tensor:
+        """The `numel` values of `payload`, a fresh flat float32 tensor."""
+        out = torch.empty(numel, dtype=torch.float32, device=payload.device)
+        self.decode_into(payload, out, key)
+        return out
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that differ from their defaults, ready for JSON."""
+        defaults = {field.name: field.default for field in fields(self)}
+        return {name: v for name, v in asdict(self).items() if v != defaults[name]}
+
+    def __str__(self) -> str:
+        settings = ",".join(f"{name}={str(v).lower()}" for name, v in self.settings().items())
+        return f"{self.name}:{settings}" if settings else self.name
+
+
+@dataclass(frozen=True)
+class SummableCodec(Codec):
+    """A codec whose payloads may be summed by the network, element by element.
+
+    The payload is an array of `sum_dtype`. Among `world` workers, `encode_into` and `decode_into`
+    are told so: the sum of the `world` payloads decodes to the *mean* of the vectors.
+    """
+
+    @property
+    @abstractmethod
+    def sum_dtype(self) -> torch.dtype:
+        """What the bytes of a payload are to be summed as."""
+
+    @abstractmethod
+    def encode_into(
+        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
+    ) -> int:
+        """Write this worker's term of the sum, see `Codec.encode_into`."""
+
+    @abstractmethod
+    def decode_into(
+        self,
+        payload: Tensor,
+        out: Tensor,
+        key: Key,
+        offset: int = 0,
+        *,
+        weight: float = 1.0,
+        accumulate: bool = False,
+        world: int = 1,
+    ) -> None:
+        """Decode a sum of `world` payloads, see `Codec.decode_into`."""
+
+
+def check_input(x: Tensor) -> None:
+    """Refuse what no codec takes."""
+    if x.is_sparse:
+        raise TypeError("a sparse tensor cannot be encoded; pass `x.to_dense()`.")
+    if x.dtype not in FLOAT_DTYPES:
+        raise TypeError(
+            f"a codec takes float32, float16 or bfloat16, got {x.dtype}; convert it first."
+        )
+
+
+def check_size(payload: Tensor, expected: int) -> None:
+    """Refuse a payload of fixed size that has another one."""
+    if payload.numel() != expected:
+        raise ValueError(f"the payload has {payload.numel()} bytes, expected {expected}.")

@@ -1,0 +1,208 @@
+"""The adapter to DistributedDataParallel: `attach` and the `Handle` it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.codec import Codec
+from gradwire.lane import Lane
+from gradwire.link import Link
+from gradwire.parts import Part
+from gradwire.reducer import Reducer
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What an attachment has done so far.
+
+    `bytes_sent` is what this worker sent to others, from the sizes of the buffers handed to the
+    collectives; `bits_per_value` the size of its own messages over their values. Seconds are
+    those of the lane, which works beside the backward pass. `raw` names the parameters that
+    travel uncompressed.
+    """
+
+    steps: int
+    bytes_sent: int
+    bits_per_value: float
+    encode_s: float
+    comm_s: float
+    decode_s: float
+    raw: tuple[str, ...]
+
+    @property
+    def bytes_per_step(self) -> float:
+        """Bytes this worker sent to others in a step, on average."""
+        return self.bytes_sent / max(self.steps, 1)
+
+
+class Handle:
+    """What `attach` returns: statistics, state for checkpoints, and the end of its thread."""
+
+    def __init__(self, module: DistributedDataParallel, reducer: Reducer) -> None:
+        self._names = {n: i for i, (n, _) in enumerate(module.module.named_parameters())}
+        self._numbers = {id(p): i for i, p in enumerate(module.module.parameters())}
+        self._raw = tuple(
+            name for name, p in module.module.named_parameters() if not reducer.is_coded(p)
+        )
+        self._reducer = reducer
+        self._lane = Lane("gradwire")
+
+    @property
+    def codec(self) -> Codec:
+        """The codec that was attached."""
+        return self._reducer.codec
+
+    def stats(self) -> Stats:
+        """Totals since `attach`."""
+        account = self._reducer.link.account
+        return Stats(
+            steps=self._reducer.step,
+            bytes_sent=account.bytes_sent,
+            bits_per_value=8 * account.message_bytes / max(account.values, 1),
+            encode_s=account.encode_s,
+            comm_s=account.comm_s,
+            decode_s=account.decode_s,
+            raw=self._raw,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state: the step, which keys the random streams, and its residuals."""
+        residuals = self._reducer.residuals
+        return {
+            "step": self._reducer.step,
+            "world": self._reducer.link.size,
+            "rank": self._reducer.link.rank,
+            "residuals": {
+                name: residuals[number].clone()
+                for name, number in self._names.items()
+                if number in residuals
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, on the same rank of as many workers."""
+        link = self._reducer.link
+        if (state["world"], state["rank"]) != (link.size, link.rank):
+            raise ValueError(
+                f"this state is of rank {state['rank']} of {state['world']}, but this worker is "
+                f"rank {link.rank} of {link.size}; residuals belong to one worker."
+            )
+        unknown = sorted(set(state["residuals"]) - set(self._names))
+        if unknown:
+            raise ValueError(f"the state has residuals of unknown parameters: {unknown}.")
+        self._reducer.step = state["step"]
+        self._reducer.residuals = {
+            self._names[name]: residual.clone() for name, residual in state["residuals"].items()
+        }
+
+    def close(self) -> None:
+        """End the thread. The module cannot take another hook; wrap the model anew for that."""
+        self._lane.close()
+
+    def hook(self) -> Callable[..., torch.futures.Future[Tensor]]:
+        """The communication hook for `register_comm_hook`."""
+
+        # DDP looks at the name `bucket`, and at annotations, which must not be strings.
+        def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
+            buffer, last = bucket.buffer(), bucket.is_last()
+            parts = self._parts(buffer, bucket.parameters())
+            return self._lane.submit(lambda: self._reduce(buffer, parts, last))
+
+        return gradwire_hook
+
+    def _parts(self, buffer: Tensor, parameters: list[Tensor]) -> list[Part]:
+        pieces = torch.split(buffer, [p.numel() for p in parameters])
+        numbers = [self._numbers[id(p)] for p in parameters]
+        return [Part(values, number) for values, number in zip(pieces, numbers, strict=True)]
+
+    def _reduce(self, buffer: Tensor, parts: list[Part], last: bool) -> Tensor:
+        self._reducer.reduce(buffer, parts)
+        self._reducer.step += last
+        return buffer
+
+
+def attach(
+    module: DistributedDataParallel,
+    codec: Codec,
+    *,
+    collective: str | None = None,
+    error_feedback: bool | None = None,
+    min_numel: int = 10_000,
+    seed: int = 0,
+) -> Handle:
+    """Reduce the gradients of `module` through `codec`. Call it once, on every rank alike.
+
+    collective: "all_reduce", "all_gather" or "two_shot"; by default what suits the codec.
+    error_feedback: add what was lost in a step to the next; by default for biased codecs only.
+    min_numel: parameters with fewer values travel raw.
+    seed: of the random streams; runs with the same seed and data are the same bit for bit.
+    """
+    _check_module(module, codec)
+    group = _own_group(module.process_group)
+    settings = {
+        "codec": str(codec),
+        "collective": collective,
+        "error_feedback": error_feedback,
+        "min_numel": min_numel,
+        "seed": seed,
+        "parameters": [(n, tuple(p.shape)) for n, p in module.module.named_parameters()],
+    }
+    _check_agreement(settings, group)
+    reducer = Reducer(
+        Link(group), codec, collective=collective, error_feedback=error_feedback,
+        min_numel=min_numel, seed=seed,
+    )  # fmt: skip
+    handle = Handle(module, reducer)
+    module.register_comm_hook(None, handle.hook())
+    return handle
+
+
+def _check_module(module: DistributedDataParallel, codec: Codec) -> None:
+    if not isinstance(codec, Codec):
+        raise TypeError(
+            f"`codec` must be a codec such as `gw.QSGD(bits=4)`, got {codec!r}; "
+            '`gw.parse("qsgd:bits=4")` makes one from a string.'
+        )
+    if not isinstance(module, DistributedDataParallel):
+        raise TypeError(
+            f"`attach` takes a DistributedDataParallel module, got {type(module).__name__}; "
+            "wrap it first: `ddp = DistributedDataParallel(model)`."
+        )
+    devices = {p.device.type for p in module.parameters()}
+    if devices != {"cpu"}:
+        raise NotImplementedError(
+            f"gradwire has kernels for CPU tensors, but the module is on {sorted(devices)}."
+        )
+    if getattr(module, "_comm_hooks", None):
+        raise RuntimeError(
+            "this DDP module has a communication hook already, and takes only one; it may come "
+            "from `register_comm_hook`, an earlier `attach`, or DDP's `mixed_precision`."
+        )
+
+
+def _own_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """A group of the same members that nobody else uses, so that no collective can get between."""
+    members = dist.get_process_group_ranks(group)
+    everyone = len(members) == dist.get_world_size()
+    own: dist.ProcessGroup = dist.new_group(members, use_local_synchronization=not everyone)
+    return own
+
+
+def _check_agreement(settings: dict[str, Any], group: dist.ProcessGroup) -> None:
+    """Every rank must attach with the same settings; name the one that does not, and what."""
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, settings, group=group)
+    for name in settings:
+        for rank, theirs in enumerate(everyone):
+            if theirs[name] != everyone[0][name]:
+                raise ValueError(
+                    f"ranks attach with different settings: `{name}` is {everyone[0][name]!r} on "
+                    f"rank 0 and {theirs[name]!r} on rank {rank}; they must be the same."
+                )

@@ -1,0 +1,43 @@
+"""Compressed collectives without DDP."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire.codec import Codec, check_input
+from gradwire.link import Link
+from gradwire.parts import Part
+from gradwire.reducer import Reducer
+
+_steps: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
+
+
+def all_reduce(
+    tensor: Tensor,
+    codec: Codec,
+    group: dist.ProcessGroup | None = None,
+    *,
+    collective: str | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Replace `tensor` by its mean over the workers of `group`, sent through `codec`.
+
+    Every rank must call it with the same codec and shape. Calls are numbered, so that each draws
+    fresh random bits. There is no error feedback: keep `tensor - result` yourself if you want it.
+    """
+    check_input(tensor)
+    if not tensor.is_contiguous():
+        raise ValueError("`tensor` must be contiguous, since it is reduced in place.")
+    group = group or dist.group.WORLD
+    assert group is not None
+    reducer = Reducer(
+        Link(group), codec, collective=collective, error_feedback=False, min_numel=0, seed=seed
+    )
+    reducer.step = _steps.get(group, 0)
+    _steps[group] = reducer.step + 1
+    flat = tensor.detach().view(-1)
+    reducer.reduce(flat, [Part(flat, 0)])
+    return tensor

@@ -1,0 +1,53 @@
+"""How a quantized vector lies in memory, for all backends.
+
+A vector is cut into *blocks*, which share a scale, and into *tiles* of 512 values, which are
+quantized and packed together; a tile holds one or more whole blocks or a block whole tiles. The
+last tile is padded with zeros to a multiple of 8 values. Inside a tile of T values:
+
+- value i takes 16 random bits, the i-th half-word of T / 8 Philox outputs laid out plane by
+  plane (all first words, all second words, ...), low half first; output j of the tile that
+  starts at value p has counter word p / 8 + j;
+- a code of `width` bits is cut into fields of 8, 4, 2 and 1 bits, the widest lowest (7 is
+  4 + 2 + 1), and the fields of the tile are packed one kind after the other: byte k of the
+  T * w / 8 bytes of a w-bit field holds those of the values k, k + T * w / 8, ..., first lowest.
+
+Neighbouring values thus go to neighbouring bytes, and every loop is a long vector loop.
+"""
+
+from __future__ import annotations
+
+TILE = 512
+MIN_SCALE = 2.0**-100
+"""Scales below this are raised to it, so that 1 / scale is finite. Zeros stay exact zeros."""
+
+
+def fields(width: int) -> list[tuple[int, int]]:
+    """(bits, how far from the lowest bit) of the fields of a code.
+
+    >>> fields(7)
+    [(4, 0), (2, 4), (1, 6)]
+    """
+    sizes = [size for size in (8, 4, 2, 1) if width & size]
+    return [(size, sum(sizes[:i])) for i, size in enumerate(sizes)]
+
+
+def check_block(block: int | None) -> None:
+    """Refuse a block that does not fit tiles."""
+    if block is None:
+        return
+    fits = isinstance(block, int) and block >= 8 and (TILE % block == 0 or block % TILE == 0)
+    if not fits:
+        raise ValueError(
+            f"`block` must be a power of two from 8 to {TILE}, a multiple of {TILE}, or None for "
+            f"the whole tensor, got {block!r}."
+        )
+
+
+def num_blocks(numel: int, block: int | None) -> int:
+    """Scales of a vector of `numel` values."""
+    return -(-numel // block) if block is not None else min(numel, 1)
+
+
+def packed_nbytes(numel: int, width: int) -> int:
+    """Bytes of the packed codes of `numel` values, the padding of the last tile included."""
+    return width * -(-numel // 8)

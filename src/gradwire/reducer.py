@@ -1,0 +1,82 @@
+"""One bucket of gradients to its mean: which parameters are coded, how, and what error stays.
+
+Parameters below `min_numel` values travel raw, in one plain all-reduce: they are most of the
+trouble and almost none of the bytes. So do those of a type no codec takes, such as float64.
+Residuals are kept by parameter, never by bucket: DDP rebuilds and reorders its buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gradwire import collectives
+from gradwire.codec import FLOAT_DTYPES, Codec, Key
+from gradwire.codecs.cast import Identity
+from gradwire.link import Link
+from gradwire.parts import Part
+
+
+class Reducer:
+    """Reduces buckets over one link. All ranks must make the same calls in the same order."""
+
+    def __init__(
+        self,
+        link: Link,
+        codec: Codec,
+        *,
+        collective: str | None = None,
+        error_feedback: bool | None = None,
+        min_numel: int = 10_000,
+        seed: int = 0,
+    ) -> None:
+        self.link = link
+        self.codec = codec
+        self.collective = collective or collectives.choose(codec, link.size)
+        collectives.check(codec, self.collective)
+        self.error_feedback = not codec.unbiased if error_feedback is None else error_feedback
+        self.min_numel = min_numel
+        self.seed = seed
+        self.step = 0
+        self.residuals: dict[int, Tensor] = {}
+
+    def is_coded(self, values: Tensor) -> bool:
+        """Does the codec take this gradient, or does it travel raw?"""
+        if isinstance(self.codec, Identity) and self.collective == "all_reduce":
+            return False
+        return values.numel() >= self.min_numel and values.dtype in FLOAT_DTYPES
+
+    def reduce(self, bucket: Tensor, parts: Sequence[Part]) -> None:
+        """Replace `bucket`, which `parts` tile, by its mean over the workers."""
+        coded = [part for part in parts if self.is_coded(part.values)]
+        raw = [part.values for part in parts if not self.is_coded(part.values)]
+        if not coded:
+            self._reduce_raw(bucket)
+            return
+        if raw:
+            joined = torch.cat(raw)
+            self._reduce_raw(joined)
+            means = torch.split(joined, [values.numel() for values in raw])
+            for values, mean in zip(raw, means, strict=True):
+                values.copy_(mean)
+        coded = [replace(part, residual=self._residual(part)) for part in coded]
+        key = Key(seed=self.seed, step=self.step)
+        collectives.COLLECTIVES[self.collective](self.link, self.codec, coded, key)
+
+    def _reduce_raw(self, values: Tensor) -> None:
+        """The mean as plain DDP takes it: product, then sum, in the gradient's own type."""
+        with self.link.account.timed("encode"):
+            values.mul_(1.0 / self.link.size)
+        self.link.account.message(values.numel(), values.numel() * values.element_size())
+        self.link.all_reduce(values)
+
+    def _residual(self, part: Part) -> Tensor | None:
+        if not self.error_feedback:
+            return None
+        if part.tensor not in self.residuals:
+            zeros = torch.zeros_like(part.values, dtype=torch.float32)
+            self.residuals[part.tensor] = zeros
+        return self.residuals[part.tensor]
