@@ -14,6 +14,7 @@ the value for float16, 2^-8 for bfloat16. Error feedback therefore is on by defa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,5 +99,6 @@ class Cast(_Dense):
         """The type that values are rounded to."""
         return _CAST_DTYPES[self.dtype]
 
-    def __str__(self) -> str:
-        return self.name
+    def settings(self) -> dict[str, Any]:
+        """None: the name says it all."""
+        return {}

@@ -49,6 +49,7 @@ from gradwire.kernels.layout import TILE, check_block, num_blocks, packed_nbytes
 
 _WIRES = ("packed", "elias", "zstd")
 _NORMS = ("max", "l2")
+_MAX_BLOCK = 1 << 31
 _ELIAS_HEADER = 8
 _ZSTD_WIDTH = {2: 2, 3: 4, 4: 4, 5: 8, 6: 8, 7: 8, 8: 8}
 """zstd models bytes, so codes must not straddle them; what padding adds, it takes away again."""
@@ -91,6 +92,8 @@ class QSGD(Codec):
         if self.wire not in _WIRES:
             raise ValueError(f'`wire` must be "packed", "elias" or "zstd", got {self.wire!r}.')
         check_block(self.block)
+        if self.block is not None and self.block > _MAX_BLOCK:
+            raise ValueError(f"`block` must be at most 2**31 or None, got {self.block}.")
 
     def _resolve_levels(self, levels: int) -> None:
         """Derive `bits` from `levels`; where `bits` says it all, drop `levels`."""

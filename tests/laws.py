@@ -1,0 +1,43 @@
+"""What must hold of every codec, each law a short function. See `test_contract.py`."""
+
+import torch
+from torch import Tensor
+
+import gradwire as gw
+from gradwire.codecs import REGISTRY
+
+EXAMPLES = [spec for entry in REGISTRY.values() for spec in entry.examples]
+
+
+def roundtrip(codec: gw.Codec, x: Tensor, key: gw.Key = gw.Key()) -> Tensor:
+    return codec.decode(codec.encode(x, key), x.numel(), key)
+
+
+def block_of(codec: gw.Codec, numel: int) -> int:
+    """How many values share a fate with each other."""
+    return getattr(codec, "block", 1) or max(numel, 1)
+
+
+def edge_sizes(codec: gw.Codec) -> list[int]:
+    block = block_of(codec, 512)
+    return sorted({0, 1, 7, 8, 9, max(block - 1, 0), block, block + 1, 513, 3 * 512 + 5})
+
+
+def bias_z(codec: gw.Codec, x: Tensor, draws: int) -> Tensor:
+    """By how many standard errors the mean over fresh keys misses `x`, in many directions.
+
+    The directions are the sums over twenty values at a time, of the errors and of the errors
+    times the sign of the value: rounding down shows in the one, rounding to zero in the other.
+    The allowance of 2^-15 of the largest value is for 16 random bits and float32.
+    """
+    keys = [gw.Key(seed=7, step=i) for i in range(draws)]
+    error = torch.stack([roundtrip(codec, x, key) for key in keys]).double() - x.double()
+    groups = torch.stack((error, error * x.sign())).view(2, draws, -1, 20).sum(3)
+    allowed = 20 * x.abs().max() * 2.0**-15
+    excess = (groups.mean(1).abs() - allowed).clamp_min(0)
+    return excess / (groups.std(1) / draws**0.5).clamp_min(1e-30)
+
+
+def assert_unbiased(codec: gw.Codec, x: Tensor, draws: int = 2000, z: float = 5.0) -> None:
+    worst = bias_z(codec, x, draws).max().item()
+    assert worst < z, f"{codec} misses the mean by {worst:.1f} standard errors"

@@ -1,0 +1,181 @@
+"""Collectives over real gloo workers: all ranks agree bit for bit, and with `simulate`."""
+
+import itertools
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import gradwire as gw
+from gradwire import collectives
+from gradwire.link import Link
+from gradwire.parts import Part, cut
+from gradwire.reducer import Reducer
+from laws import EXAMPLES
+from world import data
+
+SIZES = (2, 3, 4)
+KEY = gw.Key(seed=9, step=4, tensor=0)
+
+
+def vectors(world, numel, codec, seed=0):
+    """Different data on every rank. Where floats are summed by the network, whose order is its
+    own, only one rank is nonzero at a time, so that any order gives the same bits."""
+    rows = [data(rank, numel, seed) for rank in range(world)]
+    if isinstance(codec, gw.SummableCodec):
+        turn = torch.arange(numel) % world
+        rows = [torch.where(turn == rank, row, 0.0) for rank, row in enumerate(rows)]
+    return rows
+
+
+def reduce_all(rank, specs, numels):
+    """Every codec, length and collective; the results."""
+    results = {}
+    for spec, numel in itertools.product(specs, numels):
+        codec = gw.parse(spec)
+        options = ["all_gather", "two_shot"]
+        if isinstance(codec, gw.SummableCodec):
+            options = ["all_reduce", "all_gather", "two_shot"]
+        for collective in options:
+            x = vectors(dist.get_world_size(), numel, codec)[rank].clone()
+            parts = [Part(x, KEY.tensor)]
+            collectives.COLLECTIVES[collective](Link(), codec, parts, KEY)
+            results[spec, numel, collective] = x
+    return results
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ranks_equal_each_other_and_simulate(worlds, size):
+    answers = worlds[size].run(reduce_all, EXAMPLES, (1, 600, 30_000))
+    for (spec, numel, collective), result in answers[0].items():
+        for rank, answer in enumerate(answers):
+            assert torch.equal(answer[spec, numel, collective], result), (spec, numel, rank)
+        codec = gw.parse(spec)
+        expected = gw.simulate(codec, vectors(size, numel, codec), KEY, collective)
+        assert torch.equal(result, expected), (spec, numel, collective)
+
+
+def reduce_mean(rank, spec, numel, dtype):
+    return gw.all_reduce(data(rank, numel).to(dtype), gw.parse(spec))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_all_reduce_is_near_the_mean_in_the_type_given(worlds, size, dtype):
+    for spec, tolerance in (("none", 0.02), ("bf16", 0.05), ("qsgd:bits=8", 0.1)):
+        first, *others = worlds[size].run(reduce_mean, spec, 20_000, dtype)
+        assert first.dtype == dtype
+        assert all(torch.equal(first, other) for other in others)
+        mean = torch.stack([data(rank, 20_000) for rank in range(size)]).mean(0)
+        assert (first.float() - mean).abs().max() < tolerance
+
+
+def two_calls(rank):
+    x = data(rank, 2000)
+    return gw.all_reduce(x.clone(), gw.QSGD()), gw.all_reduce(x.clone(), gw.QSGD())
+
+
+def test_calls_draw_fresh_random_bits(worlds):
+    first, second = worlds[2].run(two_calls)[0]
+    assert not torch.equal(first, second)
+
+
+def reduce_grouped(rank, codec, order, together):
+    """Three parameters, in one bucket or in three, in this order."""
+    parts = {i: Part(data(rank, numel, seed=i), i) for i, numel in enumerate((700, 9000, 2500))}
+    link = Link()
+    groups = [[parts[i] for i in order]] if together else [[parts[i]] for i in order]
+    for group in groups:
+        collectives.two_shot(link, codec, group, KEY)
+    return [parts[i].values for i in range(3)]
+
+
+@pytest.mark.parametrize("spec", ["qsgd", "qsgd:bits=4,wire=zstd", "qsgd:bits=2,block=none"])
+def test_the_mean_does_not_depend_on_buckets_or_shards(worlds, spec):
+    codec = gw.parse(spec)
+    expected = worlds[3].run(reduce_grouped, codec, (0, 1, 2), True)[0]
+    for order, together in (((2, 1, 0), True), ((1, 0, 2), False)):
+        got = worlds[3].run(reduce_grouped, codec, order, together)[0]
+        assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+
+
+def count_bytes(rank, spec, collective, numel):
+    link = Link()
+    reducer = Reducer(link, gw.parse(spec), collective=collective, min_numel=0)
+    x = data(rank, numel)
+    reducer.reduce(x, [Part(x, 0)])
+    return link.account.bytes_sent, link.account.message_bytes, link.account.values
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_bytes_are_those_of_the_buffers(worlds, size):
+    numel = 512 * 12 * 8  # even shards for any of the worlds
+    message = gw.QSGD(bits=4).max_nbytes(numel)
+    expected = {
+        ("none", "all_reduce"): 2 * (size - 1) * 4 * numel // size,
+        ("fp16", "all_reduce"): 2 * (size - 1) * 2 * numel // size,
+        ("qsgd:bits=4", "all_gather"): (size - 1) * message,
+        ("qsgd:bits=4", "two_shot"): 2 * (size - 1) * message // size,
+    }
+    for (spec, collective), nbytes in expected.items():
+        for sent, own, values in worlds[size].run(count_bytes, spec, collective, numel):
+            assert sent == nbytes, (spec, collective)
+            assert values == numel
+            assert own == gw.parse(spec).max_nbytes(numel)
+
+
+def reduce_with_residual(rank, spec, collective, steps):
+    """Sums of what went in and of what came out, and the residual at the end."""
+    link = Link()
+    reducer = Reducer(link, gw.parse(spec), collective=collective, error_feedback=True, min_numel=0)
+    sent, got = torch.zeros(3000), torch.zeros(3000)
+    for step in range(steps):
+        x = vectors(link.size, 3000, reducer.codec, seed=step)[rank].clone()
+        sent += x
+        reducer.reduce(x, [Part(x, 0)])
+        got += x
+        reducer.step += 1
+    return sent, got, reducer.residuals[0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "collective"),
+    [("fp16", "all_reduce"), ("bf16", "all_reduce"), ("qsgd:bits=3", "all_gather")],
+)
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_was_lost_is_in_the_residuals(worlds, spec, collective, size):
+    """The sum of the means plus the mean residual is the mean of the sums: nothing is lost."""
+    answers = worlds[size].run(reduce_with_residual, spec, collective, 10)
+    sent = torch.stack([answer[0] for answer in answers]).mean(0)
+    residual = torch.stack([answer[2] for answer in answers]).mean(0)
+    got = answers[0][1]
+    torch.testing.assert_close(got + residual, sent, rtol=0, atol=1e-5)
+
+
+def test_shards_are_even_and_cut_at_the_grain():
+    parts = [Part(torch.zeros(numel), i) for i, numel in enumerate((5000, 20_000, 777, 40_000))]
+    for ranks in (1, 2, 3, 4, 7):
+        shards = cut(parts, 512, ranks)
+        sizes = [sum(piece.numel for piece in shard) for shard in shards]
+        assert sum(sizes) == 65_777
+        assert max(sizes) - min(sizes) <= 2 * 512
+        pieces = [piece for shard in shards for piece in shard]
+        assert all(piece.start % 512 == 0 for piece in pieces)
+        for part in parts:
+            spans = [(p.start, p.stop) for p in pieces if p.part is part]
+            assert spans[0][0] == 0
+            assert spans[-1][1] == part.values.numel()
+            assert all(a[1] == b[0] for a, b in itertools.pairwise(spans))
+
+
+def test_what_may_not_be_cut_stays_whole():
+    parts = [Part(torch.zeros(numel), i) for i, numel in enumerate((100, 10_000, 300, 200))]
+    pieces = [piece for shard in cut(parts, None, 3) for piece in shard]
+    assert [piece.numel for piece in pieces] == [100, 10_000, 300, 200]
+
+
+def test_payloads_that_cannot_be_summed_are_refused():
+    with pytest.raises(TypeError, match="cannot be summed by all_reduce; use `two_shot`"):
+        collectives.check(gw.QSGD(), "all_reduce")
+    with pytest.raises(ValueError, match="must be one of all_reduce, all_gather, two_shot"):
+        collectives.check(gw.QSGD(), "ring")

@@ -1,0 +1,164 @@
+"""The laws of `codec.py` over every registered codec: a new one is tested by being registered."""
+
+import json
+
+import pytest
+import torch
+
+import gradwire as gw
+from gradwire import kernels
+from gradwire.codecs import REGISTRY
+from gradwire.kernels import reference
+from laws import EXAMPLES, assert_unbiased, bias_z, block_of, edge_sizes, roundtrip
+
+KEY = gw.Key(seed=3, step=5, tensor=2, rank=1)
+SUMMABLE = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), gw.SummableCodec)]
+UNBIASED = [spec for spec in EXAMPLES if gw.parse(spec).unbiased]
+STOCHASTIC = [spec for spec in UNBIASED if spec not in SUMMABLE]
+
+
+@pytest.fixture(params=EXAMPLES)
+def codec(request: pytest.FixtureRequest) -> gw.Codec:
+    return gw.parse(request.param)
+
+
+def values(numel: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+def test_every_codec_has_an_example():
+    assert all(entry.examples for entry in REGISTRY.values())
+
+
+def test_spelling(codec):
+    assert eval(repr(codec), vars(gw)) == codec
+    assert gw.parse(str(codec)) == codec
+    settings = json.loads(json.dumps(codec.settings()))
+    assert REGISTRY[codec.name].make(**settings) == codec
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_any_length_and_type(codec, dtype):
+    for numel in edge_sizes(codec):
+        x = values(numel).to(dtype)
+        before = x.clone()
+        payload = codec.encode(x, KEY)
+        kept = payload.clone()
+        y = codec.decode(payload, numel, KEY)
+        assert torch.equal(x, before), "encode changed its input"
+        assert torch.equal(payload, kept), "decode changed the payload"
+        assert y.shape == (numel,)
+        assert y.dtype == torch.float32
+        assert y.isfinite().all()
+
+
+def test_payload_size(codec):
+    for numel in edge_sizes(codec):
+        size = codec.encode(values(numel), KEY).numel()
+        assert size <= codec.max_nbytes(numel)
+        if codec.fixed_size:
+            assert size == codec.max_nbytes(numel)
+
+
+def test_zeros_stay_zeros(codec):
+    for numel in edge_sizes(codec):
+        assert torch.equal(roundtrip(codec, torch.zeros(numel)), torch.zeros(numel))
+
+
+def test_same_key_same_bytes(codec):
+    x = values(2000)
+    assert torch.equal(codec.encode(x, KEY), codec.encode(x.clone(), KEY))
+
+
+@pytest.mark.parametrize("spec", STOCHASTIC)
+@pytest.mark.parametrize("field", ["seed", "step", "tensor", "rank", "hop"])
+def test_another_key_other_bytes(spec, field):
+    codec, x = gw.parse(spec), values(20_000)
+    other = KEY.of(**{field: getattr(KEY, field) + 1})
+    first, second = codec.encode(x, KEY), codec.encode(x, other)
+    assert first.shape != second.shape or not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("poison", [float("inf"), float("-inf"), float("nan")])
+def test_a_value_that_is_not_finite_spoils_its_block_and_no_more(codec, poison):
+    numel = 3 * 1024 + 100
+    block = block_of(codec, numel)
+    x = values(numel)
+    x[1030] = poison
+    y = roundtrip(codec, x)
+    spoilt = torch.arange(numel) // block == 1030 // block
+    assert not y[spoilt].isfinite().any()
+    assert y[~spoilt].isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e-6, 1e4])
+def test_any_magnitude(codec, scale):
+    if codec.name == "fp16" and scale != 1e-6:
+        pytest.skip("out of the range of float16")
+    x = values(2048) * scale
+    y = roundtrip(codec, x)
+    assert y.isfinite().all()
+    assert (y - x).abs().max() <= max(x.double().norm().item(), 2.0**-100)
+
+
+def test_pieces_cut_at_the_grain_decode_to_the_whole(codec):
+    x = values(5000)
+    if codec.grain is None:
+        pytest.skip("this codec may not be cut")
+    whole = roundtrip(codec, x, KEY)
+    step = codec.grain * max(1, 1024 // codec.grain)
+    for start in range(0, x.numel(), step):
+        piece = x[start : start + step]
+        out = torch.empty(codec.max_nbytes(piece.numel()), dtype=torch.uint8)
+        payload = out[: codec.encode_into(piece, out, KEY, start)]
+        decoded = torch.empty(piece.numel())
+        codec.decode_into(payload, decoded, KEY, start)
+        assert torch.equal(decoded, whole[start : start + step])
+
+
+def test_weight_and_accumulate(codec):
+    x, base = values(3000), values(3000, seed=1)
+    payload = codec.encode(x, KEY)
+    out = base.clone()
+    codec.decode_into(payload, out, KEY, weight=-0.25, accumulate=True)
+    expected = base - 0.25 * codec.decode(payload, 3000, KEY)
+    torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_payloads_of_another_length_are_refused(codec):
+    payload = codec.encode(values(1000), KEY)
+    with pytest.raises(ValueError, match="expected|damaged|promises|holds|ends"):
+        codec.decode(payload[:-1], 1000, KEY)
+    with pytest.raises(ValueError, match="expected|damaged|promises|holds|followed"):
+        codec.decode(torch.cat((payload, payload[:1])), 1000, KEY)
+
+
+@pytest.mark.parametrize("spec", SUMMABLE)
+@pytest.mark.parametrize("world", [1, 2, 3, 64])
+def test_sums_decode_to_the_mean(spec, world):
+    codec = gw.parse(spec)
+    vectors = [values(1000, seed=rank) for rank in range(world)]
+    mean = torch.stack(vectors).mean(0)
+    got = gw.simulate(codec, vectors, KEY)
+    torch.testing.assert_close(got, mean, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("spec", UNBIASED)
+def test_unbiased(spec):
+    assert_unbiased(gw.parse(spec), values(600))
+
+
+@pytest.mark.parametrize("spec", STOCHASTIC)
+def test_the_test_of_bias_rejects_a_truncating_twin(spec, monkeypatch):
+    monkeypatch.setattr(kernels, "select", lambda device: reference)
+    monkeypatch.setattr(
+        reference, "_half_words", lambda c, rows, size, k: torch.zeros(rows, size).long()
+    )
+    assert bias_z(gw.parse(spec), values(600), 50).max() > 5
+
+
+def test_sparse_and_integer_tensors_are_refused(codec):
+    with pytest.raises(TypeError, match="float32, float16 or bfloat16, got torch.int64"):
+        codec.encode(torch.ones(4, dtype=torch.int64), KEY)
+    with pytest.raises(TypeError, match="to_dense"):
+        codec.encode(torch.ones(4).to_sparse(), KEY)
