@@ -9,7 +9,10 @@ from gradwire.codecs import REGISTRY
 EXAMPLES = [spec for entry in REGISTRY.values() for spec in entry.examples]
 
 
-def roundtrip(codec: gw.Codec, x: Tensor, key: gw.Key = gw.Key()) -> Tensor:
+KEY = gw.Key()
+
+
+def roundtrip(codec: gw.Codec, x: Tensor, key: gw.Key = KEY) -> Tensor:
     return codec.decode(codec.encode(x, key), x.numel(), key)
 
 

@@ -127,9 +127,9 @@ def test_weight_and_accumulate(codec):
 
 def test_payloads_of_another_length_are_refused(codec):
     payload = codec.encode(values(1000), KEY)
-    with pytest.raises(ValueError, match="expected|damaged|promises|holds|ends"):
+    with pytest.raises(ValueError, match=r"expected|damaged|promises|holds|ends"):
         codec.decode(payload[:-1], 1000, KEY)
-    with pytest.raises(ValueError, match="expected|damaged|promises|holds|followed"):
+    with pytest.raises(ValueError, match=r"expected|damaged|promises|holds|followed"):
         codec.decode(torch.cat((payload, payload[:1])), 1000, KEY)
 
 
@@ -158,7 +158,7 @@ def test_the_test_of_bias_rejects_a_truncating_twin(spec, monkeypatch):
 
 
 def test_sparse_and_integer_tensors_are_refused(codec):
-    with pytest.raises(TypeError, match="float32, float16 or bfloat16, got torch.int64"):
+    with pytest.raises(TypeError, match=r"float32, float16 or bfloat16, got torch\.int64"):
         codec.encode(torch.ones(4, dtype=torch.int64), KEY)
     with pytest.raises(TypeError, match="to_dense"):
         codec.encode(torch.ones(4).to_sparse(), KEY)

@@ -1,0 +1,90 @@
+"""Operations with exact machine types, for the Numba kernels.
+
+Numba widens the product of two uint32 to 64 bits and small integers to int64, which ruins
+vectorization. Each function here is one LLVM expression on the types it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+_I8, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+
+
+def _intrinsic(result: Any, arguments: tuple[Any, ...], build: Callable[..., Any]) -> Any:
+    """A function of one LLVM expression, `build(builder, *values)`, with exact types."""
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return build(builder, *values)
+
+    if len(arguments) == 1:
+
+        def typer1(typingctx: Any, a: Any) -> Any:
+            return result(*arguments), codegen
+
+        return intrinsic(typer1)
+    if len(arguments) == 2:
+
+        def typer2(typingctx: Any, a: Any, b: Any) -> Any:
+            return result(*arguments), codegen
+
+        return intrinsic(typer2)
+
+    def typer3(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+        return result(*arguments), codegen
+
+    return intrinsic(typer3)
+
+
+def _build_mulhi(builder: Any, a: Any, b: Any) -> Any:
+    product = builder.mul(builder.zext(a, _I64), builder.zext(b, _I64))
+    return builder.trunc(builder.lshr(product, _I64(32)), _I32)
+
+
+def _build_nearest(builder: Any, a: Any) -> Any:
+    kind = ir.FunctionType(_I32, [_F32])
+    lrint = builder.module.declare_intrinsic("llvm.lrint", [_I32, _F32], kind)
+    return builder.call(lrint, [a])
+
+
+def _build_floor(builder: Any, scaled: Any, bias: Any, dither: Any) -> Any:
+    total = builder.add(builder.add(scaled, bias), builder.zext(dither, _I32))
+    return builder.trunc(builder.lshr(total, _I32(16)), _I8)
+
+
+def _build_clip(builder: Any, a: Any, top: Any) -> Any:
+    bottom = builder.fneg(top)
+    a = builder.select(builder.fcmp_ordered("<", a, top), a, top)
+    return builder.select(builder.fcmp_ordered(">", a, bottom), a, bottom)
+
+
+def _build_level(builder: Any, code: Any, levels: Any) -> Any:
+    return builder.sitofp(builder.sub(builder.zext(code, _I32), levels), _F32)
+
+
+_u8, _u16, _u32, _i32, _f32 = types.uint8, types.uint16, types.uint32, types.int32, types.float32
+add32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.add(x, y))
+mul32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.mul(x, y))
+xor32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.xor(x, y))
+mulhi32 = _intrinsic(_u32, (_u32, _u32), _build_mulhi)
+magnitude_bits = _intrinsic(_i32, (_i32,), lambda b, x: b.and_(x, _I32(0x7FFFFFFF)))
+as_float = _intrinsic(_f32, (_i32,), lambda b, x: b.bitcast(x, _F32))
+as_bits = _intrinsic(_i32, (_f32,), lambda b, x: b.bitcast(x, _I32))
+nearest = _intrinsic(_i32, (_f32,), _build_nearest)
+clip = _intrinsic(_f32, (_f32, _f32), _build_clip)
+floor16 = _intrinsic(_u8, (_i32, _i32, _u16), _build_floor)
+level = _intrinsic(_f32, (_u8, _i32), _build_level)
+or8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.or_(x, y))
+and8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.and_(x, y))
+shl8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.shl(x, y))
+shr8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.lshr(x, y))
+bf16_bits = _intrinsic(_i32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
+fp16_bits = _intrinsic(_i32, (types.int16,), lambda b, x: b.zext(x, _I32))
+
+jit = njit(nogil=True, cache=True)
+inline = njit(nogil=True, inline="always")
