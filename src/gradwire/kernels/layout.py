@@ -17,6 +17,7 @@ Neighbouring values thus go to neighbouring bytes, and every loop is a long vect
 from __future__ import annotations
 
 TILE = 512
+MAX_BLOCK = 1 << 31
 MIN_SCALE = 2.0**-100
 """Scales below this are raised to it, so that 1 / scale is finite. Zeros stay exact zeros."""
 
@@ -35,11 +36,11 @@ def check_block(block: int | None) -> None:
     """Refuse a block that does not fit tiles."""
     if block is None:
         return
-    fits = isinstance(block, int) and block >= 8 and (TILE % block == 0 or block % TILE == 0)
-    if not fits:
+    fits = isinstance(block, int) and 8 <= block <= MAX_BLOCK
+    if not fits or (TILE % block and block % TILE):
         raise ValueError(
-            f"`block` must be a power of two from 8 to {TILE}, a multiple of {TILE}, or None for "
-            f"the whole tensor, got {block!r}."
+            f"`block` must be a power of two from 8 to {TILE}, a multiple of {TILE} up to 2**31, "
+            f"or None for the whole tensor, got {block!r}."
         )
 
 
