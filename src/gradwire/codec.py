@@ -13,7 +13,7 @@ Three kinds of state, never mixed:
   a key, and a dither that both sides can rebuild is never sent;
 - *residuals* (error feedback) belong to the reducer; a codec never sees them.
 
-"May I sum this?" is a type: payloads of a `SummableCodec` may be added by the network, and no
+"May I sum this?" is a type: terms of a `SummableCodec` may be added by the network, and no
 others. A long vector may be cut at multiples of `Codec.grain` and the pieces encoded one by one,
 each with its `offset`: the result is the same. Who encodes which piece therefore never shows in
 the result.
@@ -79,6 +79,9 @@ class Codec(ABC):
     fixed_size: ClassVar[bool] = True
     """Does the size of a payload depend on the length of the vector alone?"""
 
+    collective: ClassVar[str | None] = None
+    """The collective this codec asks for; None: whichever sends least."""
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -94,10 +97,14 @@ class Codec(ABC):
         """The most bytes a payload of `numel` values takes; the exact number if `fixed_size`."""
 
     @abstractmethod
-    def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
+    def encode_into(
+        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
+    ) -> int:
         """Write the payload of `x` into `out` (uint8) and return its size in bytes.
 
-        `x` is `offset` values into the vector that `key` belongs to. It is left as it was.
+        `x` is `offset` values into the vector that `key` belongs to. It is left as it was. The
+        payload is to be decoded on its own if `world` is 1, else by `aggregate_into` together
+        with those of the other `world - 1` workers.
         """
 
     @abstractmethod
@@ -124,12 +131,12 @@ class Codec(ABC):
         for rank, (payload, key) in enumerate(zip(payloads, keys, strict=True)):
             self.decode_into(payload, out, key, offset, weight=weight, accumulate=rank > 0)
 
-    def encode(self, x: Tensor, key: Key) -> Tensor:
+    def encode(self, x: Tensor, key: Key, *, world: int = 1) -> Tensor:
         """The payload of `x`, a fresh uint8 tensor."""
         check_input(x)
         x = x.detach().reshape(-1)
         out = torch.empty(self.max_nbytes(x.numel()), dtype=torch.uint8, device=x.device)
-        return out[: self.encode_into(x, out, key)]
+        return out[: self.encode_into(x, out, key, world=world)]
 
     def decode(self, payload: Tensor, numel: int, key: Key) -> Tensor:
         """The `numel` values of `payload`, a fresh flat float32 tensor."""
@@ -149,36 +156,53 @@ class Codec(ABC):
 
 @dataclass(frozen=True)
 class SummableCodec(Codec):
-    """A codec whose payloads may be summed by the network, element by element.
+    """A codec whose messages may be summed by the network, element by element.
 
-    The payload is an array of `sum_dtype`. Among `world` workers, `encode_into` and `decode_into`
-    are told so: the sum of the `world` payloads decodes to the *mean* of the vectors.
+    Among `world` workers each sends a *term*, an array of `sum_dtype`, and the sum of the terms
+    decodes to the *mean* of their vectors::
+
+        shared = combine(codec.statistics(x) of every worker)    # MAX or SUM, by the network
+        total = sum(codec.encode_term(x, ..., shared) of every worker)
+        codec.decode_sum(total, mean, ..., shared)
+
+    `shared` is what terms must agree on to have a sum, such as common scales; a codec that needs
+    nothing of the kind has empty statistics. Terms need not say what `shared` says, so they may
+    be shorter than payloads.
     """
 
     @property
     @abstractmethod
     def sum_dtype(self) -> torch.dtype:
-        """What the bytes of a payload are to be summed as."""
+        """What a term is an array of."""
 
     @abstractmethod
-    def encode_into(
-        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
-    ) -> int:
-        """Write this worker's term of the sum, see `Codec.encode_into`."""
+    def term_nbytes(self, numel: int, world: int) -> int:
+        """Bytes of the term of `numel` values among `world` workers."""
+
+    def statistics(self, x: Tensor) -> Tensor:
+        """What the network is to combine before terms can be encoded (float32)."""
+        return x.new_empty(0, dtype=torch.float32)
+
+    statistics_op: ClassVar[str] = "max"
+    """How statistics are combined: "max" or "sum"."""
 
     @abstractmethod
-    def decode_into(
-        self,
-        payload: Tensor,
-        out: Tensor,
-        key: Key,
-        offset: int = 0,
-        *,
-        weight: float = 1.0,
-        accumulate: bool = False,
-        world: int = 1,
+    def encode_term(
+        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
-        """Decode a sum of `world` payloads, see `Codec.decode_into`."""
+        """Write this worker's term to `out` (uint8)."""
+
+    @abstractmethod
+    def decode_sum(
+        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """Write the mean to `out` (float32); the rank of `key` is not looked at."""
+
+    @abstractmethod
+    def subtract_term(
+        self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """Subtract what this worker's own term says of its vector from `out` (float32)."""
 
 
 def check_input(x: Tensor) -> None:

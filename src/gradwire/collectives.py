@@ -30,6 +30,8 @@ ALIGN = 8
 
 def choose(codec: Codec, world: int) -> str:
     """The collective for `codec` among `world` workers."""
+    if codec.collective is not None:
+        return codec.collective
     if isinstance(codec, SummableCodec):
         return "all_reduce"
     return "all_gather" if world <= 2 else "two_shot"
@@ -58,17 +60,11 @@ def simulate(
     check(codec, collective)
     vectors = [vector.detach().reshape(-1) for vector in vectors]
     keys = [key.of(rank=rank) for rank in range(len(vectors))]
-    mean = torch.empty(vectors[0].numel(), dtype=torch.float32)
     if isinstance(codec, SummableCodec) and collective == "all_reduce":
-        total = torch.zeros(codec.max_nbytes(mean.numel()) // codec.sum_dtype.itemsize)
-        total = total.to(codec.sum_dtype)
-        for vector, own in zip(vectors, keys, strict=True):
-            term = torch.empty_like(total)
-            codec.encode_into(vector, term.view(torch.uint8), own, world=len(vectors))
-            total += term
-        codec.decode_into(total.view(torch.uint8), mean, key, world=len(vectors))
-        return mean
-    payloads = [codec.encode(vector, own) for vector, own in zip(vectors, keys, strict=True)]
+        return _simulate_sum(codec, vectors, keys)
+    world = len(vectors)
+    mean = torch.empty(vectors[0].numel(), dtype=torch.float32)
+    payloads = [codec.encode(x, own, world=world) for x, own in zip(vectors, keys, strict=True)]
     codec.aggregate_into(payloads, mean, keys)
     if collective == "two_shot":
         again = key.of(rank=0, hop=1)
@@ -76,31 +72,56 @@ def simulate(
     return mean
 
 
+def _simulate_sum(codec: SummableCodec, vectors: Sequence[Tensor], keys: Sequence[Key]) -> Tensor:
+    world, numel = len(vectors), vectors[0].numel()
+    statistics = torch.stack([codec.statistics(vector) for vector in vectors])
+    shared = statistics.amax(0) if codec.statistics_op == "max" else statistics.sum(0)
+    total = torch.zeros(codec.term_nbytes(numel, world), dtype=torch.uint8).view(codec.sum_dtype)
+    for vector, own in zip(vectors, keys, strict=True):
+        term = torch.empty_like(total)
+        codec.encode_term(vector, term.view(torch.uint8), own, 0, world=world, shared=shared)
+        total += term
+    mean = torch.empty(numel, dtype=torch.float32)
+    codec.decode_sum(total.view(torch.uint8), mean, keys[0], 0, world=world, shared=shared)
+    return mean
+
+
 def all_reduce(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> None:
-    """Sum payloads in the network."""
+    """Sum terms in the network."""
     assert isinstance(codec, SummableCodec)
+    world = link.size
+    keys = [key.of(tensor=part.tensor, rank=link.rank) for part in parts]
     slices = [Slice(part, 0, part.values.numel()) for part in parts]
-    sizes = [codec.max_nbytes(piece.numel) for piece in slices]
-    payload = link.room("send", sum(sizes))
-    payloads = torch.split(payload, sizes)
+    shared = _agree(link, codec, slices)
+    sizes = [codec.term_nbytes(piece.numel, world) for piece in slices]
+    message = link.room("send", sum(sizes))
+    terms = torch.split(message, sizes)
     with link.account.timed("encode"):
-        for piece, out in zip(slices, payloads, strict=True):
-            own = key.of(tensor=piece.part.tensor, rank=link.rank)
-            codec.encode_into(_source(link, piece), out, own, world=link.size)
-    link.account.message(sum(piece.numel for piece in slices), payload.numel())
-    link.all_reduce(payload.view(codec.sum_dtype))
+        for piece, term, own, common in zip(slices, terms, keys, shared, strict=True):
+            source = _source(link, piece)
+            codec.encode_term(source, term, own, 0, world=world, shared=common)
+    link.account.message(sum(piece.numel for piece in slices), sum(sizes))
+    link.all_reduce(message.view(codec.sum_dtype))
     with link.account.timed("decode"):
-        for piece, total in zip(slices, payloads, strict=True):
-            own = key.of(tensor=piece.part.tensor, rank=link.rank)
+        for piece, total, own, common in zip(slices, terms, keys, shared, strict=True):
             source, result = _source(link, piece), _target(link, piece)
-            codec.decode_into(total, result, own, world=link.size)
+            codec.decode_sum(total, result, own, 0, world=world, shared=common)
             if piece.residual is not None and _finite(result):
-                codec.encode_into(source, total, own, world=link.size)  # the sum took its place
-                codec.decode_into(
-                    total, piece.residual.copy_(source), own,
-                    weight=-float(link.size), accumulate=True, world=link.size,
-                )  # fmt: skip
+                codec.encode_term(source, total, own, 0, world=world, shared=common)  # once more:
+                residual = piece.residual.copy_(source)  # the sum has taken the term's place
+                codec.subtract_term(total, residual, own, 0, world=world, shared=common)
             _store(piece, result)
+
+
+def _agree(link: Link, codec: SummableCodec, slices: Sequence[Slice]) -> Sequence[Tensor]:
+    """The statistics of each slice, combined over the workers in one message."""
+    with link.account.timed("encode"):
+        own = [codec.statistics(_source(link, piece)) for piece in slices]
+        joined = torch.cat(own)
+    if joined.numel():
+        link.all_reduce(joined, codec.statistics_op)
+        link.account.message(0, 4 * joined.numel())
+    return torch.split(joined, [statistics.numel() for statistics in own])
 
 
 def all_gather(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> None:
@@ -198,13 +219,13 @@ def _encode(
 ) -> tuple[Tensor, list[int]]:
     """One message of the payloads of `slices`, and their sizes."""
     out = link.room(room, sum(_aligned(codec.max_nbytes(piece.numel)) for piece in slices))
-    rank = link.rank if key.hop == 0 else 0
+    rank, world = (link.rank, link.size) if key.hop == 0 else (0, 1)
     sizes, at = [], 0
     with link.account.timed("encode"):
         for i, piece in enumerate(slices):
             own = key.of(tensor=piece.part.tensor, rank=rank)
             source = _source(link, piece) if sources is None else sources[i]
-            sizes.append(codec.encode_into(source, out[at:], own, piece.start))
+            sizes.append(codec.encode_into(source, out[at:], own, piece.start, world=world))
             at += _aligned(sizes[-1])
     return out[:at], sizes
 

@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
 
 @dataclass
 class Account:
@@ -67,12 +69,12 @@ class Link:
         """Scratch memory for `numel` float32 values."""
         return self.room(name, 4 * numel).view(torch.float32)
 
-    def all_reduce(self, tensor: Tensor) -> None:
-        """Sum `tensor` over the workers, in place. A ring sends it twice less a share."""
+    def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
+        """Combine `tensor` over the workers, in place. A ring sends it twice less a share."""
         if self.size > 1:
             sent = 2 * (self.size - 1) * tensor.numel() * tensor.element_size() // self.size
             with self._sending(sent):
-                dist.all_reduce(tensor, group=self.group)
+                dist.all_reduce(tensor, _OPS[op], group=self.group)
 
     def all_gather(self, out: Tensor, tensor: Tensor) -> None:
         """Fill `out` with every worker's `tensor`, in the order of ranks."""

@@ -35,7 +35,7 @@ class _Dense(SummableCodec):
         self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
     ) -> int:
         size = self.max_nbytes(x.numel())
-        torch.mul(x.float(), 1.0 / world, out=out[:size].view(self.sum_dtype))
+        out[:size].view(self.sum_dtype).copy_(x)
         return size
 
     def decode_into(
@@ -47,7 +47,6 @@ class _Dense(SummableCodec):
         *,
         weight: float = 1.0,
         accumulate: bool = False,
-        world: int = 1,
     ) -> None:
         check_size(payload, self.max_nbytes(out.numel()))
         values = payload.view(self.sum_dtype)
@@ -55,6 +54,24 @@ class _Dense(SummableCodec):
             out.add_(values, alpha=weight)
         else:
             out.copy_(values).mul_(weight)
+
+    def term_nbytes(self, numel: int, world: int) -> int:
+        return self.max_nbytes(numel)
+
+    def encode_term(
+        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        torch.mul(x.float(), 1.0 / world, out=out.view(self.sum_dtype))
+
+    def decode_sum(
+        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        self.decode_into(total, out, key)
+
+    def subtract_term(
+        self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        self.decode_into(term, out, key, weight=-float(world), accumulate=True)
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,9 @@ class QSGD(Codec):
         """Exact for `packed`; a bound for `elias` and `zstd`."""
         return self._wire.max_nbytes(numel)
 
-    def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
+    def encode_into(
+        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
+    ) -> int:
         """See `Codec.encode_into`."""
 
         def quantize(scales: Tensor, codes: Tensor, width: int) -> None:  # eq. (1)
