@@ -118,7 +118,7 @@ def run(options: argparse.Namespace, names: list[str], rate: str, workers: int) 
             stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
             text=True,
             env=environment,
-        )  # fmt: skip
+        )
         for rank, name in enumerate(names)
     ]
     try:
