@@ -148,18 +148,19 @@ def _ignore(event: Event) -> None:
 
 def test_a_killed_worker_ends_the_run() -> None:
     killed = 0.0
+    others = set(multiprocessing.active_children())
 
     def kill_one(event: Event) -> None:
         nonlocal killed
-        pid = multiprocessing.active_children()[0].pid
+        pid = (set(multiprocessing.active_children()) - others).pop().pid
         assert pid
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
 
     with pytest.raises(workers.WorkerError, match=r"worker \d was killed by SIGKILL"):
         workers.run(_spin, 2, kill_one)
-    assert time.monotonic() - killed < 2
-    assert multiprocessing.active_children() == []
+    assert time.monotonic() - killed < 20  # not the minutes of a collective that waits
+    assert set(multiprocessing.active_children()) == others
 
 
 @pytest.mark.parametrize(
@@ -170,9 +171,10 @@ def test_a_killed_worker_ends_the_run() -> None:
     ],
 )
 def test_the_first_failure_is_the_one_reported(job: workers.Job, cause: str) -> None:
+    others = set(multiprocessing.active_children())
     with pytest.raises(workers.WorkerError, match=cause):
         workers.run(job, 2, _ignore)
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) == others
 
 
 @contextlib.contextmanager
