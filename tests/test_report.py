@@ -119,7 +119,7 @@ class Visit:
             [CHROMIUM, *flags, path.as_uri()],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=True,
         )
         self.document = done.stdout
