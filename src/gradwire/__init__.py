@@ -3,6 +3,7 @@
 from gradwire.codec import Codec, Key, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Cast, Identity
+from gradwire.codecs.dithered import DQSG
 from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
 from gradwire.ddp import Handle, Stats, attach
@@ -11,6 +12,7 @@ from gradwire.functional import all_reduce
 __version__ = "0.1.0"
 
 __all__ = [
+    "DQSG",
     "QSGD",
     "Cast",
     "Codec",

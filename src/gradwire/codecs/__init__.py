@@ -10,6 +10,7 @@ from typing import Any
 
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
+from gradwire.codecs.dithered import DQSG
 from gradwire.codecs.qsgd import QSGD
 
 
@@ -37,6 +38,21 @@ REGISTRY: dict[str, Entry] = {
             "qsgd:bits=4,wire=zstd",
             "qsgd:levels=1,norm=l2,block=none,wire=elias",
             "qsgd:bits=3,block=1024,wire=elias",
+        ),
+    ),
+    "dqsg": Entry(
+        DQSG,
+        "quantization with a dither that the receiver subtracts (Abdi and Fekri 2019)",
+        (
+            "dqsg",
+            "dqsg:levels=1,block=64",
+            "dqsg:levels=7,block=none",
+            "dqsg:levels=127,block=1024,wire=zstd",
+            "dqsg:levels=3,wire=elias",
+            "dqsg:step=1.2",
+            "dqsg:step=0.25,block=512,wire=elias",
+            "dqsg:step=0.5,block=64,wire=packed",
+            "dqsg:bits_per_value=2.0",
         ),
     ),
 }

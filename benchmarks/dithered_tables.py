@@ -1,0 +1,92 @@
+"""The tables of docs/codecs/dithered.md: error for each real bit, budgets, and speed.
+
+python benchmarks/dithered_tables.py [error | budget | speed | nested]
+"""
+
+import sys
+import time
+
+import numpy as np
+import torch
+
+import gradwire as gw
+
+KEY = gw.Key(seed=1)
+
+
+def draw(kind, numel, seed=0):
+    random = np.random.default_rng(seed)
+    kinds = {
+        "gaussian": random.standard_normal,
+        "laplace": lambda n: random.laplace(size=n),
+        "student-t3": lambda n: random.standard_t(3, n),
+    }
+    return torch.from_numpy(kinds[kind](numel).astype(np.float32))
+
+
+def measure(codec, x):
+    """Real bits a value, and the squared error relative to the squared values."""
+    payload = codec.encode(x, KEY)
+    error = codec.decode(payload, x.numel(), KEY).double() - x.double()
+    return 8 * payload.numel() / x.numel(), float(error.square().sum() / x.double().square().sum())
+
+
+def error_table(numel=4_000_000):
+    specs = [
+        "dqsg:step=1.2", "dqsg:step=0.5", "dqsg:step=0.265", "dqsg:bits_per_value=2.0",
+        "dqsg:bits_per_value=3.0", "dqsg:bits_per_value=4.0", "dqsg:levels=1", "dqsg:levels=3",
+        "dqsg:levels=7", "dqsg:levels=3,wire=zstd", "dqsg:levels=7,wire=zstd", "qsgd:bits=3",
+        "qsgd:bits=4", "qsgd:bits=4,wire=zstd",
+    ]  # fmt: skip
+    print("| codec | data | bits | error |\n|---|---|---:|---:|")
+    for kind in ("gaussian", "laplace", "student-t3"):
+        x = draw(kind, numel)
+        for spec in specs:
+            bits, error = measure(gw.parse(spec), x)
+            print(f"| `{spec}` | {kind} | {bits:.3f} | {error:.4g} |")
+
+
+def budget_table():
+    print("| data | values | budget | bits | missed by | error |\n|---|---:|---:|---:|---:|---:|")
+    for kind in ("gaussian", "laplace", "student-t3"):
+        for numel in (100_000, 4_000_000):
+            x = draw(kind, numel)
+            for budget in (1.0, 1.5, 2.0, 3.0, 4.0, 5.0):
+                bits, error = measure(gw.DQSG(bits_per_value=budget), x)
+                miss = 100 * (bits / budget - 1)
+                print(f"| {kind} | {numel} | {budget} | {bits:.3f} | {miss:+.1f} % | {error:.4g} |")
+
+
+def best(run, rounds=7):
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def speed_table(numel=25_600_000):
+    torch.set_num_threads(1)
+    x, y = draw("gaussian", numel), torch.zeros(numel)
+    copy = best(lambda: y.copy_(x))
+    print(f"memcpy: {numel / copy / 1e9:.2f} Gvalues/s\n")
+    print("| codec | encode | of memcpy | decode | of memcpy |\n|---|---:|---:|---:|---:|")
+    for spec in (
+        "qsgd:bits=3", "qsgd:bits=4,wire=zstd", "dqsg:levels=1", "dqsg:levels=3", "dqsg:levels=7",
+        "dqsg:levels=3,wire=zstd", "dqsg:step=1.2", "dqsg:step=0.265", "dqsg:bits_per_value=2.0",
+    ):  # fmt: skip
+        codec = gw.parse(spec)
+        room = torch.zeros(codec.max_nbytes(numel), dtype=torch.uint8)
+        size = codec.encode_into(x, room, KEY)
+        encode = best(lambda c=codec, r=room: c.encode_into(x, r, KEY))
+        decode = best(lambda c=codec, r=room, n=size: c.decode_into(r[:n], y, KEY))
+        cells = [f"{numel / t / 1e9:.2f} | {copy / t:.2f}" for t in (encode, decode)]
+        print(f"| `{spec}` | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    tables = {"error": error_table, "budget": budget_table, "speed": speed_table}
+    for name in sys.argv[1:] or tables:
+        tables[name]()
+        print()
