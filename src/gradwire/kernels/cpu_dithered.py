@@ -11,13 +11,13 @@ from gradwire.codec import Key
 from gradwire.kernels import cpu  # only used when called: it takes its names from here
 from gradwire.kernels.cpu_intrinsics import (
     clip,
+    exact_level,
     jit,
     nearest,
+    or8,
     shl8,
     shr8,
-    or8,
     wrapped_floor,
-    exact_level,
 )
 from gradwire.kernels.cpu_tiles import pack_tile, random_tile, unpack_tile, widen
 from gradwire.kernels.layout import TILE, packed_nbytes
@@ -35,7 +35,7 @@ def _round_block(values, dither, codes, unit, zero):  # type: ignore[no-untyped-
 
 
 @jit
-def _quantize(x, units, packed, high, zero, planes, block, key, counter):  # type: ignore[no-untyped-def]
+def _quantize(x, units, low, high, zero, planes, block, key, counter):  # type: ignore[no-untyped-def]
     tile, words = np.empty(TILE, np.float32), np.empty(TILE // 2, np.uint32)
     dither, codes = words.view(np.uint16), np.empty(TILE, np.uint8)
     span = min(block, TILE)
@@ -48,25 +48,23 @@ def _quantize(x, units, packed, high, zero, planes, block, key, counter):  # typ
             b = min(a + span, size)
             _round_block(tile[a:b], dither[a:b], codes[a:b], units[(at + a) // block], zero)
         if planes:
-            pack_tile(codes, size, 4, packed[at // 2 :])
+            pack_tile(codes, size, 4, low[at // 2 :])
             for i in range(size):
                 codes[i] = shr8(codes[i], np.uint8(4))
             pack_tile(codes, size, 4, high[at // 2 :])
         else:
-            pack_tile(codes, size, 8, packed[at:])
+            pack_tile(codes, size, 8, low[at:])
 
 
 @jit
-def _dequantize(
-    units, packed, high, out, zero, width, planes, block, ratio, accumulate, key, counter
-):  # type: ignore[no-untyped-def]
+def _dequantize(units, low, high, out, zero, width, planes, block, ratio, accumulate, key, counter):  # type: ignore[no-untyped-def]
     words, codes = np.empty(TILE // 2, np.uint32), np.empty(TILE, np.uint8)
     dither, upper = words.view(np.uint16), np.empty(TILE, np.uint8)
     span = min(block, TILE)
     for at in range(0, len(out), TILE):
         count = min(TILE, len(out) - at)
         size = -(-count // 8) * 8
-        unpack_tile(packed[at // 8 * width :], size, width, codes)
+        unpack_tile(low[at // 8 * width :], size, width, codes)
         if planes:
             unpack_tile(high[at // 8 * width :], size, width, upper)
             for i in range(size):
