@@ -11,6 +11,7 @@ from typing import Any
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
 from gradwire.codecs.dithered import DQSG
+from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
 
 
@@ -53,6 +54,15 @@ REGISTRY: dict[str, Entry] = {
             "dqsg:step=0.25,block=512,wire=elias",
             "dqsg:step=0.5,block=64,wire=packed",
             "dqsg:bits_per_value=2.0",
+        ),
+    ),
+    "ndqsg": Entry(
+        NDQSG,
+        "dithered, and some workers lean on what the others have sent (Abdi and Fekri 2019)",
+        (
+            "ndqsg",
+            "ndqsg:levels=7,ratio=5,alpha=0.9,nested_fraction=0.7,block=64",
+            "ndqsg:levels=5,block=none",
         ),
     ),
 }

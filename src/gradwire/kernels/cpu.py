@@ -21,6 +21,7 @@ from gradwire.codec import Key
 from gradwire.kernels.cpu_dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.cpu_elias import elias_decode, elias_encode, elias_sizes
 from gradwire.kernels.cpu_intrinsics import jit, level
+from gradwire.kernels.cpu_nested import add_nested, quantize_nested
 from gradwire.kernels.cpu_tiles import (
     pack_tile,
     philox_words,
@@ -34,9 +35,9 @@ from gradwire.kernels.cpu_tiles import (
 from gradwire.kernels.layout import TILE, packed_nbytes
 
 __all__ = [
-    "block_scales", "dequantize", "dequantize_dithered", "elias_decode", "elias_encode",
-    "elias_sizes", "get_num_threads", "philox", "quantize", "quantize_dithered",
-    "set_num_threads",
+    "add_nested", "block_scales", "dequantize", "dequantize_dithered", "elias_decode",
+    "elias_encode", "elias_sizes", "get_num_threads", "philox", "quantize", "quantize_dithered",
+    "quantize_nested", "set_num_threads",
 ]  # fmt: skip
 
 _NORMS = {None: 0, "max": 1, "l2": 2}

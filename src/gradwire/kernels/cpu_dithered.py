@@ -24,7 +24,7 @@ from gradwire.kernels.layout import TILE, packed_nbytes
 
 
 @jit
-def _round_block(values, dither, codes, unit, zero):  # type: ignore[no-untyped-def]
+def round_block(values, dither, codes, unit, zero):  # type: ignore[no-untyped-def]
     """One block or the part of it in a tile: values in steps to 16 fraction bits, then floored."""
     if not unit > 0:
         codes[:] = zero
@@ -46,7 +46,7 @@ def _quantize(x, units, low, high, zero, planes, block, key, counter):  # type: 
         random_tile(words, size, np.uint32(counter + at // 8), key)
         for a in range(0, size, span):
             b = min(a + span, size)
-            _round_block(tile[a:b], dither[a:b], codes[a:b], units[(at + a) // block], zero)
+            round_block(tile[a:b], dither[a:b], codes[a:b], units[(at + a) // block], zero)
         if planes:
             pack_tile(codes, size, 4, low[at // 2 :])
             for i in range(size):

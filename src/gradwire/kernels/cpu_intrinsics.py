@@ -68,6 +68,11 @@ def _build_exact_level(builder: Any, code: Any, zero: Any, dither: Any) -> Any:
     return builder.sitofp(builder.sub(builder.add(level, _I32(65535)), twice), _F32)
 
 
+def _build_whole(builder: Any, a: Any) -> Any:
+    kind = ir.FunctionType(_F32, [_F32])
+    return builder.call(builder.module.declare_intrinsic("llvm.rint", [_F32], kind), [a])
+
+
 def _build_clip(builder: Any, a: Any, top: Any) -> Any:
     bottom = builder.fneg(top)
     a = builder.select(builder.fcmp_ordered("<", a, top), a, top)
@@ -87,6 +92,7 @@ magnitude_bits = _intrinsic(_i32, (_i32,), lambda b, x: b.and_(x, _I32(0x7FFFFFF
 as_float = _intrinsic(_f32, (_i32,), lambda b, x: b.bitcast(x, _F32))
 as_bits = _intrinsic(_i32, (_f32,), lambda b, x: b.bitcast(x, _I32))
 nearest = _intrinsic(_i32, (_f32,), _build_nearest)
+whole = _intrinsic(_f32, (_f32,), _build_whole)
 clip = _intrinsic(_f32, (_f32, _f32), _build_clip)
 floor16 = _intrinsic(_u8, (_i32, _i32, _u16), _build_floor)
 wrapped_floor = _intrinsic(_u8, (_i32, _u8, _u16), _build_wrapped_floor)
