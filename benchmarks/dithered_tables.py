@@ -85,8 +85,42 @@ def speed_table(numel=25_600_000):
         print(f"| `{spec}` | {' | '.join(cells)} |")
 
 
+def workers(world, numel, correlation):
+    """Gaussian vectors whose pairs have this correlation."""
+    common = draw("gaussian", numel, 99) * correlation**0.5
+    return [
+        common + (1 - correlation) ** 0.5 * draw("gaussian", numel, rank) for rank in range(world)
+    ]
+
+
+def nested_table(world=4, numel=1_000_000):
+    """The squared error of the mean, relative to the squared step of DQSG over 12 and workers."""
+    keys = [KEY.of(rank=rank) for rank in range(world)]
+    print("| block | correlation | expected wrong | error of NDQSG / DQSG | bits / DQSG's |")
+    print("|---|---:|---:|---:|---:|")
+    for block in (512, 4096, None):
+        nested, plain = gw.NDQSG(block=block), gw.DQSG(levels=3, block=block)
+        for correlation in (0.0, 0.5, 0.8, 0.9, 0.95, 0.99):
+            vectors = workers(world, numel, correlation)
+            mean = torch.stack(vectors).double().mean(0)
+            pairs = list(zip(vectors, keys, strict=True))
+            payloads = [nested.encode(x, key, world=world) for x, key in pairs]
+            rate = nested.failure_rate(payloads, numel, keys)
+            errors = [
+                (gw.simulate(codec, vectors, KEY, "all_gather") - mean).square().mean().item()
+                for codec in (nested, plain)
+            ]
+            sizes = sum(p.numel() for p in payloads), world * plain.encode(vectors[0], KEY).numel()
+            print(
+                f"| {block} | {correlation} | {100 * rate:.3f} % | {errors[0] / errors[1]:.2f} | "
+                f"{sizes[0] / sizes[1]:.2f} |"
+            )
+
+
 if __name__ == "__main__":
-    tables = {"error": error_table, "budget": budget_table, "speed": speed_table}
+    tables = {
+        "error": error_table, "budget": budget_table, "nested": nested_table, "speed": speed_table,
+    }  # fmt: skip
     for name in sys.argv[1:] or tables:
         tables[name]()
         print()

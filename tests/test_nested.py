@@ -145,14 +145,18 @@ def test_agreeing_workers_get_the_mean_at_fewer_bits(world):
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9, 0.99])
 @pytest.mark.parametrize("alone", [True, False])
 def test_the_expected_failures_are_those_that_happen(world, correlation, alone):
-    """Estimated from plain payloads, as the first step has, and from mixed ones."""
+    """Estimated from plain payloads, as the first step has, and from mixed ones.
+
+    The allowance is a tenth of the limit: the error in y is uniform and has no Gaussian tails, so
+    where it is most of z, fewer values fail than expected.
+    """
     codec, vectors = gw.NDQSG(), workers(world, 60_000, correlation)
     keys = [KEY.of(rank=rank) for rank in range(world)]
     told = 1 if alone else world
     payloads = [codec.encode(x, key, world=told) for x, key in zip(vectors, keys, strict=True)]
     expected = codec.failure_rate(payloads, 60_000, keys)
     measured = measure_failures(codec, vectors, keys)
-    assert expected == pytest.approx(measured, rel=0.25, abs=2e-4)
+    assert expected == pytest.approx(measured, rel=0.25, abs=5e-4)
     assert codec.trusts(expected) == (measured < codec.max_failures)
 
 
