@@ -309,6 +309,7 @@ def test_failure_rates_are_in_the_state_and_in_the_statistics(worlds):
         ({"levels": 1}, "raise `levels` to 2 or more"),
         ({"alpha": 0}, "`alpha` must be above 0 and at most 1, got 0; use 1.0"),
         ({"alpha": 1.5}, "got 1.5"),
+        ({"alpha": "half"}, "got 'half'"),
         ({"nested_fraction": 1.0}, r"in \[0, 1\), got 1.0; somebody must send the plain code"),
         ({"max_failures": -0.1}, r"`max_failures` must be in \[0, 1\], got -0.1"),
         ({"block": 100}, "`block` must be a power of two"),

@@ -102,7 +102,7 @@ class DQSG(Codec):
     def _check_resolution(self) -> None:
         if self.levels is not None:
             check_levels(self.levels)
-        if self.step is not None and not _is_number(self.step, 1 / 64, 8):
+        if self.step is not None and not is_number(self.step, 1 / 64, 8):
             raise ValueError(
                 f"`step` must be from 1/64 to 8 times the block's rms, got {self.step!r}; for "
                 "finer steps use `levels=127`."
@@ -110,7 +110,7 @@ class DQSG(Codec):
         if self.wire not in WIRES:
             raise ValueError(f'`wire` must be "packed", "elias" or "zstd", got {self.wire!r}.')
         if self.bits_per_value is not None:
-            if not _is_number(self.bits_per_value, 1, 7):
+            if not is_number(self.bits_per_value, 1, 7):
                 raise ValueError(
                     f"`bits_per_value` must be from 1 to 7, got {self.bits_per_value!r}; for 8 "
                     "bits use `levels=127`."
@@ -238,7 +238,8 @@ def steps_of(scales: Tensor, levels: int) -> Tensor:
     return torch.where(scales <= MIN_SCALE, 0.0, scales / levels)
 
 
-def _is_number(value: Any, least: float, most: float) -> bool:
+def is_number(value: Any, least: float, most: float) -> bool:
+    """Is this a number from `least` to `most`?"""
     return isinstance(value, int | float) and least <= value <= most
 
 

@@ -46,8 +46,8 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.codec import Codec, Key
 from gradwire.codecs import spread
-from gradwire.codecs.dithered import check_levels, steps_of
-from gradwire.codecs.spread import Part
+from gradwire.codecs.dithered import check_levels, is_number, steps_of
+from gradwire.codecs.spread import Received
 from gradwire.codecs.wires import Wire
 from gradwire.kernels.layout import TILE, check_block
 
@@ -99,14 +99,14 @@ class NDQSG(Codec):
                 f"`ratio={self.ratio}` saves nothing: the plain code has {2 * self.levels + 1} "
                 f"levels; lower `ratio`, or raise `levels` to {self.ratio // 2 + 1} or more."
             )
-        if not 0 < self.alpha <= 1:
+        if not is_number(self.alpha, 0, 1) or self.alpha == 0:
             raise ValueError(f"`alpha` must be above 0 and at most 1, got {self.alpha!r}; use 1.0.")
-        if not 0 <= self.nested_fraction < 1:
+        if not is_number(self.nested_fraction, 0, 1) or self.nested_fraction == 1:
             raise ValueError(
                 f"`nested_fraction` must be in [0, 1), got {self.nested_fraction!r}; somebody "
                 "must send the plain code."
             )
-        if not 0 <= self.max_failures <= 1:
+        if not is_number(self.max_failures, 0, 1):
             raise ValueError(f"`max_failures` must be in [0, 1], got {self.max_failures!r}.")
 
     @property
@@ -168,7 +168,7 @@ class NDQSG(Codec):
         part = self._read(payload, out.numel(), key)
         if part.nested:
             raise ValueError(
-                "a nested payload is damaged goods without those of the other workers; pass them "
+                "a nested payload says nothing without those of the other workers; pass them "
                 "all to `aggregate_into`, or encode with `world=1` for the plain code."
             )
         self.decode_plain(part, out, offset, weight=weight, accumulate=accumulate)
@@ -185,7 +185,7 @@ class NDQSG(Codec):
             self.add_nested(part, out, count, offset)
         out.mul_(1.0 / len(payloads))
 
-    def add_nested(self, part: Part, total: Tensor, count: int, offset: int) -> None:
+    def add_nested(self, part: Received, total: Tensor, count: int, offset: int) -> None:
         """Decode with the mean of the `count` vectors in `total`, and add the result to it."""
         kernels.select(total.device).add_nested(  # eq. (2)
             part.steps, part.codes, total, count=count, ratio=self.ratio, alpha=self.alpha,
@@ -194,7 +194,7 @@ class NDQSG(Codec):
 
     def decode_plain(
         self,
-        part: Part,
+        part: Received,
         out: Tensor,
         offset: int,
         *,
@@ -212,15 +212,17 @@ class NDQSG(Codec):
         levels = self.ratio // 2 if nested else self.levels
         return Wire("packed", (2 * levels).bit_length(), levels, self.block)
 
-    def _read(self, payload: Tensor, numel: int, key: Key) -> Part:
+    def _read(self, payload: Tensor, numel: int, key: Key) -> Received:
         head = payload[:_HEAD].tolist()
         if head not in ([0, 0, 0, 0], [1, 0, 0, 0]):
             raise ValueError(f"the head of the payload is damaged: {head}, expected 0 or 1.")
         wire = self._wire(head[0] == 1)
         scales, codes = wire.decode(payload[_HEAD:], numel)
-        return Part(head[0] == 1, steps_of(scales, self.levels), codes, wire.width, key)
+        return Received(head[0] == 1, steps_of(scales, self.levels), codes, wire.width, key)
 
-    def _read_all(self, payloads: Sequence[Tensor], numel: int, keys: Sequence[Key]) -> list[Part]:
+    def _read_all(
+        self, payloads: Sequence[Tensor], numel: int, keys: Sequence[Key]
+    ) -> list[Received]:
         parts = [self._read(p, numel, key) for p, key in zip(payloads, keys, strict=True)]
         if all(part.nested for part in parts):
             raise ValueError("all payloads are nested; expected at least one plain one, of rank 0.")

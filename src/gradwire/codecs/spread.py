@@ -32,7 +32,7 @@ _RUN, _MAX_RUNS = 4096, 16
 """What is looked at: up to 16 stretches of about 4096 values."""
 
 
-class Part(NamedTuple):
+class Received(NamedTuple):
     """One worker's payload, read: fine steps of its blocks, and codes packed at `width`."""
 
     nested: bool
@@ -42,7 +42,7 @@ class Part(NamedTuple):
     key: Key
 
 
-def failure_rate(codec: NDQSG, parts: Sequence[Part], numel: int, offset: int) -> float:
+def failure_rate(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> float:
     """The share of values that nested payloads like these get wrong; 1 if nothing is finite."""
     if not numel:
         return 0.0
@@ -70,13 +70,13 @@ def wrong(tau: Tensor, ratio: int) -> Tensor:
     return torch.where(tau == 0, 0.0, chance)
 
 
-def _cut(part: Part, start: int, stop: int, block: int | None) -> Part:
+def _cut(part: Received, start: int, stop: int, block: int | None) -> Received:
     codes = part.codes[packed_nbytes(start, part.width) :]
     steps = part.steps[start // block : -(-stop // block)] if block else part.steps
     return part._replace(steps=steps, codes=codes)
 
 
-def _deviation(codec: NDQSG, parts: Sequence[Part], numel: int, offset: int) -> Tensor:
+def _deviation(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> Tensor:
     """tau of each block and nested worker; how it is seen depends on the plain workers."""
     plain = [part for part in parts if not part.nested]
     if len(plain) == 1 and len(parts) > 1:
@@ -91,7 +91,7 @@ def _deviation(codec: NDQSG, parts: Sequence[Part], numel: int, offset: int) -> 
     return torch.where(steps == 0, 0.0, codec.alpha * variance.clamp_min(0).sqrt() / steps)
 
 
-def _folded_deviation(codec: NDQSG, parts: Sequence[Part], numel: int, offset: int) -> Tensor:
+def _folded_deviation(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> Tensor:
     """tau from how far the first nested worker comes to lie from the only plain one."""
     plain = next(part for part in parts if not part.nested)
     nested = next(part for part in parts if part.nested)
