@@ -3,6 +3,8 @@
 from gradwire.codec import Codec, Key, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Cast, Identity
+from gradwire.codecs.dithered import DQSG
+from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
 from gradwire.ddp import Handle, Stats, attach
@@ -12,6 +14,8 @@ from gradwire.wire import WireError, decode, encode
 __version__ = "0.1.0"
 
 __all__ = [
+    "DQSG",
+    "NDQSG",
     "QSGD",
     "Cast",
     "Codec",

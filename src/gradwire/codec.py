@@ -132,6 +132,23 @@ class Codec(ABC):
         for rank, (payload, key) in enumerate(zip(payloads, keys, strict=True)):
             self.decode_into(payload, out, key, offset, weight=weight, accumulate=rank > 0)
 
+    def num_dependent(self, world: int) -> int:
+        """How many of `world` workers send payloads that need those of others to be decoded.
+
+        They do so only if told a `world` above 1, and may fail: see `failure_rate`.
+        """
+        return 0
+
+    def failure_rate(
+        self, payloads: Sequence[Tensor], numel: int, keys: Sequence[Key], offset: int = 0
+    ) -> float:
+        """The share of values that dependent payloads among workers such as these get wrong."""
+        return 0.0
+
+    def trusts(self, failure_rate: float | None) -> bool:
+        """May dependent payloads be sent if this was the failure rate last (None: unknown)?"""
+        return True
+
     def encode(self, x: Tensor, key: Key, *, world: int = 1) -> Tensor:
         """The payload of `x`, a fresh uint8 tensor."""
         check_input(x)

@@ -9,6 +9,9 @@ one process what that mean is; the others must give the same bits on every rank.
   owner (first shot), who decodes, averages and encodes again for all (second shot). A worker
   sends about two payloads however many workers there are.
 
+Each returns the failure rate of every parameter (`Codec.failure_rate`), the same on all ranks;
+none if the codec's payloads do not depend on each other.
+
 Random streams are keyed by parameter and position in it, so the mean does not depend on how
 parameters are gathered into buckets or cut into shards.
 """
@@ -86,7 +89,10 @@ def _simulate_sum(codec: SummableCodec, vectors: Sequence[Tensor], keys: Sequenc
     return mean
 
 
-def all_reduce(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> None:
+Rates = dict[int, float]
+
+
+def all_reduce(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Rates:
     """Sum terms in the network."""
     assert isinstance(codec, SummableCodec)
     world = link.size
@@ -111,6 +117,7 @@ def all_reduce(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Non
                 residual = piece.residual.copy_(source)  # the sum has taken the term's place
                 codec.subtract_term(total, residual, own, 0, world=world, shared=common)
             _store(piece, result)
+    return {}
 
 
 def _agree(link: Link, codec: SummableCodec, slices: Sequence[Slice]) -> Sequence[Tensor]:
@@ -124,7 +131,7 @@ def _agree(link: Link, codec: SummableCodec, slices: Sequence[Slice]) -> Sequenc
     return torch.split(joined, [statistics.numel() for statistics in own])
 
 
-def all_gather(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> None:
+def all_gather(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Rates:
     """Send every payload to everyone."""
     slices = [Slice(part, 0, part.values.numel()) for part in parts]
     message, sizes = _encode(link, codec, slices, key)
@@ -132,15 +139,20 @@ def all_gather(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Non
     messages, all_sizes = _gather(link, codec, message, sizes)
     payloads = [_payloads(m, s) for m, s in zip(messages, all_sizes, strict=True)]
     own = _payloads(message, sizes)
+    rates: Rates = {}
     with link.account.timed("decode"):
         for i, piece in enumerate(slices):
             keys = [key.of(tensor=piece.part.tensor, rank=rank) for rank in range(link.size)]
             source, result = _source(link, piece), _target(link, piece)
-            codec.aggregate_into([row[i] for row in payloads], result, keys)
+            theirs = [row[i] for row in payloads]
+            codec.aggregate_into(theirs, result, keys)
             _settle(codec, piece, source, result, own[i], keys[link.rank])
+            if codec.num_dependent(link.size):
+                rates[piece.part.tensor] = codec.failure_rate(theirs, piece.numel, keys)
+    return rates
 
 
-def two_shot(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> None:
+def two_shot(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Rates:
     """Send payloads of each shard to its owner, and the owner's mean to everyone."""
     shards = cut(parts, codec.grain, link.size)
     everything = [piece for shard in shards for piece in shard]
@@ -151,10 +163,13 @@ def two_shot(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> None:
 
     mean = link.floats("mean", sum(piece.numel for piece in mine))
     means = torch.split(mean, [piece.numel for piece in mine])
+    rates = []
     with link.account.timed("decode"):
         for i, (piece, out) in enumerate(zip(mine, means, strict=True)):
             keys = [key.of(tensor=piece.part.tensor, rank=rank) for rank in range(link.size)]
-            codec.aggregate_into([row[i] for row in received], out, keys, piece.start)
+            theirs = [row[i] for row in received]
+            codec.aggregate_into(theirs, out, keys, piece.start)
+            rates.append(codec.failure_rate(theirs, piece.numel, keys, piece.start))
 
     again = key.of(rank=0, hop=1)
     own = _payloads(message, sizes)
@@ -166,6 +181,7 @@ def two_shot(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> None:
             codec.decode_into(payload, result, again.of(tensor=piece.part.tensor), piece.start)
             own_key = key.of(tensor=piece.part.tensor, rank=link.rank)
             _settle(codec, piece, source, result, sent, own_key)
+    return _gather_rates(link, rates, shards) if codec.num_dependent(link.size) else {}
 
 
 COLLECTIVES = {"all_reduce": all_reduce, "all_gather": all_gather, "two_shot": two_shot}
@@ -219,12 +235,13 @@ def _encode(
 ) -> tuple[Tensor, list[int]]:
     """One message of the payloads of `slices`, and their sizes."""
     out = link.room(room, sum(_aligned(codec.max_nbytes(piece.numel)) for piece in slices))
-    rank, world = (link.rank, link.size) if key.hop == 0 else (0, 1)
+    rank = link.rank if key.hop == 0 else 0
     sizes, at = [], 0
     with link.account.timed("encode"):
         for i, piece in enumerate(slices):
             own = key.of(tensor=piece.part.tensor, rank=rank)
             source = _source(link, piece) if sources is None else sources[i]
+            world = 1 if piece.part.alone or key.hop else link.size
             sizes.append(codec.encode_into(source, out[at:], own, piece.start, world=world))
             at += _aligned(sizes[-1])
     return out[:at], sizes
@@ -288,6 +305,19 @@ def _exchange(
     link.all_to_all(received, message, out_nbytes, in_nbytes)
     messages = torch.split(received, out_nbytes)
     return [_payloads(m, row) for m, row in zip(messages, mine, strict=True)]
+
+
+def _gather_rates(link: Link, rates: list[float], shards: list[list[Slice]]) -> Rates:
+    """The rates of all parameters, from those of the slices in each shard, sent as 2^-30ths."""
+    most = max(len(shard) for shard in shards)
+    rows = link.gather_sizes([round(rate * 2**30) for rate in rates] + [0] * (most - len(rates)))
+    wrong: dict[int, list[float]] = {}
+    for shard, row in zip(shards, rows, strict=True):
+        for piece, rate in zip(shard, row, strict=False):
+            sums = wrong.setdefault(piece.part.tensor, [0.0, 0.0])
+            sums[0] += rate / 2**30 * piece.numel
+            sums[1] += piece.numel
+    return {tensor: failures / values for tensor, (failures, values) in wrong.items()}
 
 
 def _gather_shards(

@@ -26,6 +26,10 @@ class Stats:
     collectives; `bits_per_value` the size of its own messages over their values. Seconds are
     those of the lane, which works beside the backward pass. `raw` names the parameters that
     travel uncompressed.
+
+    Of a codec whose payloads depend on each other: `expected_failures` is how many values were
+    probably decoded wrong, over all workers, and `fallbacks` how often a parameter was sent by
+    the plain code because too many would have been.
     """
 
     steps: int
@@ -35,6 +39,8 @@ class Stats:
     comm_s: float
     decode_s: float
     raw: tuple[str, ...]
+    expected_failures: float = 0.0
+    fallbacks: int = 0
 
     @property
     def bytes_per_step(self) -> float:
@@ -70,11 +76,13 @@ class Handle:
             comm_s=account.comm_s,
             decode_s=account.decode_s,
             raw=self._raw,
+            expected_failures=self._reducer.expected_failures,
+            fallbacks=self._reducer.fallbacks,
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state: the step, which keys the random streams, and its residuals."""
-        residuals = self._reducer.residuals
+        """This rank's state: the step, which keys the random streams, residuals, failure rates."""
+        residuals, rates = self._reducer.residuals, self._reducer.failure_rates
         return {
             "step": self._reducer.step,
             "world": self._reducer.link.size,
@@ -84,6 +92,7 @@ class Handle:
                 for name, number in self._names.items()
                 if number in residuals
             },
+            "failure_rates": {n: rates[i] for n, i in self._names.items() if i in rates},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -94,13 +103,15 @@ class Handle:
                 f"this state is of rank {state['rank']} of {state['world']}, but this worker is "
                 f"rank {link.rank} of {link.size}; residuals belong to one worker."
             )
-        unknown = sorted(set(state["residuals"]) - set(self._names))
+        rates = state.get("failure_rates", {})
+        unknown = sorted({*state["residuals"], *rates} - set(self._names))
         if unknown:
-            raise ValueError(f"the state has residuals of unknown parameters: {unknown}.")
+            raise ValueError(f"the state is of unknown parameters: {unknown}.")
         self._reducer.step = state["step"]
         self._reducer.residuals = {
             self._names[name]: residual.clone() for name, residual in state["residuals"].items()
         }
+        self._reducer.failure_rates = {self._names[name]: rate for name, rate in rates.items()}
 
     def close(self) -> None:
         """End the thread and its process group, on every rank; `stats` and state stay.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
@@ -36,6 +37,13 @@ def all_reduce(
     reducer = Reducer(
         Link(group), codec, collective=collective, error_feedback=False, min_numel=0, seed=seed
     )
+    if codec.num_dependent(reducer.link.size) and not codec.trusts(None):
+        warnings.warn(
+            f"{codec} learns from step to step how well workers agree, and a single all_reduce has "
+            "nothing to go by: it sends the plain code. Use `DQSG`, or `max_failures=1` to send "
+            "nested payloads unseen.",
+            stacklevel=2,
+        )
     reducer.step = _steps.get(group, 0)
     _steps[group] = reducer.step + 1
     flat = tensor.detach().view(-1)

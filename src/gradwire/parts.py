@@ -14,11 +14,13 @@ class Part:
 
     `tensor` is the parameter's number, the same on every rank. `residual`, if there is one, is
     added before encoding and takes up the error made by it (float32, as long as `values`).
+    `alone` asks for payloads that need no others to be decoded (`Codec.num_dependent`).
     """
 
     values: Tensor
     tensor: int
     residual: Tensor | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)

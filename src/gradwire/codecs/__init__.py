@@ -10,6 +10,8 @@ from typing import Any
 
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
+from gradwire.codecs.dithered import DQSG
+from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
 
 
@@ -37,6 +39,30 @@ REGISTRY: dict[str, Entry] = {
             "qsgd:bits=4,wire=zstd",
             "qsgd:levels=1,norm=l2,block=none,wire=elias",
             "qsgd:bits=3,block=1024,wire=elias",
+        ),
+    ),
+    "dqsg": Entry(
+        DQSG,
+        "quantization with a dither that the receiver subtracts (Abdi and Fekri 2019)",
+        (
+            "dqsg",
+            "dqsg:levels=1,block=64",
+            "dqsg:levels=7,block=none",
+            "dqsg:levels=127,block=1024,wire=zstd",
+            "dqsg:levels=3,wire=elias",
+            "dqsg:step=1.2",
+            "dqsg:step=0.25,block=512,wire=elias",
+            "dqsg:step=0.5,block=64,wire=packed",
+            "dqsg:bits_per_value=2.0",
+        ),
+    ),
+    "ndqsg": Entry(
+        NDQSG,
+        "dithered, and some workers lean on what the others have sent (Abdi and Fekri 2019)",
+        (
+            "ndqsg",
+            "ndqsg:levels=7,ratio=5,alpha=0.9,nested_fraction=0.7,block=64",
+            "ndqsg:levels=5,block=none",
         ),
     ),
 }

@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import Key
+from gradwire.kernels.cpu_dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.cpu_elias import elias_decode, elias_encode, elias_sizes
 from gradwire.kernels.cpu_intrinsics import jit, level
+from gradwire.kernels.cpu_nested import add_nested, quantize_nested
 from gradwire.kernels.cpu_tiles import (
     load_tile,
     pack_tile,
@@ -34,8 +36,9 @@ from gradwire.kernels.cpu_tiles import (
 from gradwire.kernels.layout import TILE, packed_nbytes
 
 __all__ = [
-    "block_scales", "dequantize", "elias_decode", "elias_encode", "elias_sizes",
-    "get_num_threads", "philox", "quantize", "set_num_threads",
+    "add_nested", "block_scales", "dequantize", "dequantize_dithered", "elias_decode",
+    "elias_encode", "elias_sizes", "get_num_threads", "philox", "quantize", "quantize_dithered",
+    "quantize_nested", "set_num_threads",
 ]  # fmt: skip
 
 _NORMS = {None: 0, "max": 1, "l2": 2}

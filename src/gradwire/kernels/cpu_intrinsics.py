@@ -63,6 +63,22 @@ def _build_floor(builder: Any, scaled: Any, bias: Any, dither: Any) -> Any:
     return builder.trunc(builder.lshr(total, _I32(16)), _I8)
 
 
+def _build_wrapped_floor(builder: Any, scaled: Any, zero: Any, dither: Any) -> Any:
+    total = builder.add(scaled, builder.zext(dither, _I32))
+    return builder.add(builder.trunc(builder.ashr(total, _I32(16)), _I8), zero)
+
+
+def _build_exact_level(builder: Any, code: Any, zero: Any, dither: Any) -> Any:
+    level = builder.shl(builder.sext(builder.sub(code, zero), _I32), _I32(17))
+    twice = builder.shl(builder.zext(dither, _I32), _I32(1))
+    return builder.sitofp(builder.sub(builder.add(level, _I32(65535)), twice), _F32)
+
+
+def _build_whole(builder: Any, a: Any) -> Any:
+    kind = ir.FunctionType(_F32, [_F32])
+    return builder.call(builder.module.declare_intrinsic("llvm.rint", [_F32], kind), [a])
+
+
 def _build_clip(builder: Any, a: Any, top: Any) -> Any:
     bottom = builder.fneg(top)
     a = builder.select(builder.fcmp_ordered("<", a, top), a, top)
@@ -82,8 +98,11 @@ magnitude_bits = _intrinsic(_i32, (_i32,), lambda b, x: b.and_(x, _I32(0x7FFFFFF
 as_float = _intrinsic(_f32, (_i32,), lambda b, x: b.bitcast(x, _F32))
 as_bits = _intrinsic(_i32, (_f32,), lambda b, x: b.bitcast(x, _I32))
 nearest = _intrinsic(_i32, (_f32,), _build_nearest)
+whole = _intrinsic(_f32, (_f32,), _build_whole)
 clip = _intrinsic(_f32, (_f32, _f32), _build_clip)
 floor16 = _intrinsic(_u8, (_i32, _i32, _u16), _build_floor)
+wrapped_floor = _intrinsic(_u8, (_i32, _u8, _u16), _build_wrapped_floor)
+exact_level = _intrinsic(_f32, (_u8, _u8, _u16), _build_exact_level)
 level = _intrinsic(_f32, (_u8, _i32), _build_level)
 or8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.or_(x, y))
 and8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.and_(x, y))

@@ -13,11 +13,14 @@ from torch import Tensor
 
 from gradwire.codec import Key
 from gradwire.kernels.layout import MIN_SCALE, TILE, fields, num_blocks, packed_nbytes
+from gradwire.kernels.reference_dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.reference_elias import elias_decode, elias_encode, elias_sizes, omega
+from gradwire.kernels.reference_nested import add_nested, quantize_nested
 
 __all__ = [
-    "block_scales", "dequantize", "elias_decode", "elias_encode", "elias_sizes", "omega",
-    "philox", "quantize",
+    "add_nested", "block_scales", "dequantize", "dequantize_dithered", "elias_decode",
+    "elias_encode", "elias_sizes", "omega", "philox", "quantize", "quantize_dithered",
+    "quantize_nested",
 ]  # fmt: skip
 
 _MASK = 0xFFFFFFFF

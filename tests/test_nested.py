@@ -1,0 +1,335 @@
+"""NDQSG: which values are decoded wrong, how many are expected to be, and what happens then."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire as gw
+from gradwire import collectives
+from gradwire.codecs import spread
+from gradwire.kernels import cpu, reference
+from gradwire.kernels.layout import num_blocks, packed_nbytes
+from gradwire.link import Link
+from gradwire.parts import Part
+from gradwire.reducer import Reducer
+from laws import roundtrip
+from world import data
+
+KEY = gw.Key(seed=4, step=2, tensor=1)
+
+
+def gaussian(numel, seed=0):
+    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+def workers(world, numel, correlation, seed=0):
+    """Vectors whose pairs have this correlation: something common, and something of their own."""
+    common = gaussian(numel, 1000 + seed) * math.sqrt(correlation)
+    own = math.sqrt(1 - correlation)
+    return [common + own * gaussian(numel, 100 * seed + rank) for rank in range(world)]
+
+
+def nested_roundtrip(x, y, *, kappa, ratio=3, alpha=1.0, levels=3, backend=cpu):
+    """x as a nested worker sends it, decoded with y as side information; and the fine step."""
+    width = (ratio - 1).bit_length()
+    units, codes = torch.tensor([kappa / levels]), torch.empty(packed_nbytes(x.numel(), width))
+    codes = codes.to(torch.uint8)
+    options = {"ratio": ratio, "width": width, "block": None, "key": KEY}
+    backend.quantize_nested(x, units / alpha, codes, **options)
+    total = y.clone()
+    backend.add_nested(units, codes, total, count=1, alpha=alpha, **options)
+    return total - y, kappa / levels
+
+
+@pytest.mark.parametrize(
+    ("correlation", "rate", "error", "digit"),
+    [
+        (0.0, 0.117, 12.2, 0.0005),
+        (0.5, 0.034, 4.0, 0.0005),
+        (0.8, 0.002, 1.16, 0.0005),
+        (0.9, 3.5e-5, 1.003, 0.5e-5),
+        (0.95, 0.0, 1.0, 0.0),
+        (0.99, 0.0, 1.0, 0.0),
+    ],
+)
+def test_the_failure_table(correlation, rate, error, digit):
+    """Gaussian values and side information, a scale of 4.65 deviations, 7 levels folded to 3."""
+    n, kappa = 1_000_000, 4.65
+    x = gaussian(n).clamp(-kappa, kappa)
+    y = correlation * x + math.sqrt(1 - correlation**2) * gaussian(n, 1)
+    decoded, step = nested_roundtrip(x, y, kappa=kappa)
+    missed = (decoded - x).double() / step
+    wrong = missed.abs() > 0.5 + 1e-3
+    measured = wrong.double().mean().item()
+    sampling = math.sqrt(max(rate, 1e-6) / 200_000)  # of the table's own 200,000 values
+    assert abs(measured - rate) < digit + 4 * sampling
+    tau = torch.tensor(math.sqrt(2 - 2 * correlation) / step, dtype=torch.float64)
+    expected = float(spread.wrong(tau, 3))
+    assert abs(measured - expected) < 5 * math.sqrt((expected + 1e-7) / n)
+    assert 12 * missed.square().mean() == pytest.approx(error, rel=0.02, abs=108 * 4 * sampling)
+    cells = missed / 3
+    assert (cells - cells.round()).abs().max() <= 0.5 / 3 + 1e-3  # wrong by whole coarse cells
+
+
+def test_right_decodes_have_the_error_of_plain_dithers():
+    x, y = gaussian(400_000).clamp(-4, 4), gaussian(400_000).clamp(-4, 4)
+    y = x + 0.1 * y
+    for alpha in (1.0, 0.9):
+        decoded, step = nested_roundtrip(x, y, kappa=4.0, alpha=alpha)
+        error, z = (decoded - x).double(), (x - y).double()
+        mse = (1 - alpha**2) ** 2 * z.square().mean() + alpha**2 * step**2 / 12  # eq. (3)
+        assert error.square().mean() == pytest.approx(float(mse), rel=0.01)
+
+
+def test_decoding_is_certain_near_the_side_information():
+    """|alpha z| below (D2 - D1) / 2 never fails, and just above it does: eq. (3)."""
+    x = torch.linspace(-1, 1, 300_000)
+    for ratio in (3, 5):
+        limit = (ratio - 1) / 2 / 7
+        sure, step = nested_roundtrip(x, x + 0.999 * limit, kappa=1.0, levels=7, ratio=ratio)
+        assert (sure - x).abs().max() <= step / 2 * 1.001
+        unsure, _ = nested_roundtrip(x, x + 1.5 * limit, kappa=1.0, levels=7, ratio=ratio)
+        assert (unsure - x).abs().max() > step
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("ratio", "width"), [(3, 2), (5, 3), (15, 4), (251, 8)])
+def test_kernels_equal_the_reference(dtype, ratio, width):
+    for block in (8, 64, 512, 1024, None):
+        for numel in (0, 1, 8, 127, 512, 513, 5003):
+            x, y = gaussian(numel).to(dtype), gaussian(numel, 1)
+            if numel > 1200:
+                x[:64], x[600], x[1500], y[2000] = 0, float("nan"), float("inf"), float("nan")
+            scales = torch.empty(num_blocks(numel, block))
+            cpu.block_scales(x, scales, block=block, norm="max")
+            units = torch.where(scales < 1e-20, 0.0, scales / 7)
+            options = {"ratio": ratio, "width": width, "block": block, "key": KEY, "offset": 512}
+            results = []
+            for backend in (reference, cpu):
+                codes = torch.empty(packed_nbytes(numel, width), dtype=torch.uint8)
+                backend.quantize_nested(x, units / 0.9, codes, **options)
+                total = y.clone()
+                backend.add_nested(units, codes, total, count=3, alpha=0.9, **options)
+                results.append((codes, total.view(torch.int32)))
+            assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), (block, numel)
+
+
+def test_half_of_the_workers_are_nested_and_the_first_is_not():
+    for fraction in (0.0, 0.25, 0.5, 0.7, 0.99):
+        codec = gw.NDQSG(nested_fraction=fraction)
+        for world in range(1, 20):
+            nested = [codec.is_nested(rank) for rank in range(world)]
+            assert not nested[0]
+            assert sum(nested) == math.floor(world * fraction)
+            assert codec.num_dependent(world) == sum(nested)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 8])
+def test_agreeing_workers_get_the_mean_at_fewer_bits(world):
+    codec, plain = gw.NDQSG(block=4096), gw.DQSG(levels=3, block=4096)
+    vectors = workers(world, 40_000, 0.99)
+    mean, exact = gw.simulate(codec, vectors, KEY, "all_gather"), torch.stack(vectors).mean(0)
+    other = gw.simulate(plain, vectors, KEY, "all_gather")
+    assert (mean - exact).square().mean() < 1.1 * (other - exact).square().mean()
+    sizes = [codec.encode(x, KEY.of(rank=r), world=world).numel() for r, x in enumerate(vectors)]
+    packed = plain.encode(vectors[0], KEY).numel()
+    nested = world // 2
+    assert sum(sizes) < (world - nested) * (packed + 4) + 0.68 * nested * packed
+
+
+@pytest.mark.parametrize("world", [2, 4, 7])
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("alone", [True, False])
+def test_the_expected_failures_are_those_that_happen(world, correlation, alone):
+    """Estimated from plain payloads, as the first step has, and from mixed ones.
+
+    The allowance is a tenth of the limit: the error in y is uniform and has no Gaussian tails, so
+    where it is most of z, fewer values fail than expected.
+    """
+    codec, vectors = gw.NDQSG(), workers(world, 60_000, correlation)
+    keys = [KEY.of(rank=rank) for rank in range(world)]
+    told = 1 if alone else world
+    payloads = [codec.encode(x, key, world=told) for x, key in zip(vectors, keys, strict=True)]
+    expected = codec.failure_rate(payloads, 60_000, keys)
+    measured = measure_failures(codec, vectors, keys)
+    assert expected == pytest.approx(measured, rel=0.25, abs=5e-4)
+    assert codec.trusts(expected) == (measured < codec.max_failures)
+
+
+def measure_failures(codec, vectors, keys):
+    """The share of nested values that lie more than half a step from the truth."""
+    world, numel = len(vectors), vectors[0].numel()
+    nested = [rank for rank in range(world) if codec.is_nested(rank)]
+    order = [rank for rank in range(world) if rank not in nested]
+    total, wrong = torch.zeros(numel), 0
+    for rank in order:
+        total += codec.decode(codec.encode(vectors[rank], keys[rank]), numel, keys[rank])
+    for count, rank in enumerate(nested, len(order)):
+        payload = codec.encode(vectors[rank], keys[rank], world=world)
+        part = codec._read(payload, numel, keys[rank])
+        before = total.clone()
+        codec.add_nested(part, total, count, 0)
+        steps = part.steps.repeat_interleave(codec.block)[:numel]
+        wrong += int((((total - before) - vectors[rank]).abs() > 0.51 * steps).sum())
+    return wrong / (numel * len(nested))
+
+
+def test_zeros_and_non_finite_blocks_among_workers():
+    codec, vectors = gw.NDQSG(), workers(4, 2048, 0.99)
+    for x in vectors:
+        x[:512] = 0
+    vectors[1][600] = float("nan")  # a nested worker
+    vectors[2][1100] = float("inf")  # a plain one
+    mean = gw.simulate(codec, vectors, KEY, "all_gather")
+    assert torch.equal(mean[:512], torch.zeros(512))
+    assert mean[512:1536].isnan().all()
+    assert mean[1536:].isfinite().all()
+
+
+def test_a_nested_payload_alone_is_refused():
+    codec, x = gw.NDQSG(), gaussian(1000)
+    payload = codec.encode(x, KEY.of(rank=1), world=2)
+    with pytest.raises(ValueError, match="pass them all to `aggregate_into`, or encode with `wor"):
+        codec.decode(payload, 1000, KEY.of(rank=1))
+    with pytest.raises(ValueError, match="expected at least one plain one"):
+        codec.aggregate_into([payload], torch.empty(1000), [KEY.of(rank=1)])
+    assert roundtrip(codec, x, KEY.of(rank=1)).isfinite().all()
+
+
+def reduce_steps(rank, codec, collective, correlation, steps):
+    """The Reducer over some steps: results, statistics, bits a value in each, and warnings."""
+    link = Link()
+    reducer = Reducer(link, codec, collective=collective, min_numel=0)
+    results, bits = [], []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(steps):
+            before = link.account.message_bytes
+            x = workers(link.size, 20_000, correlation, seed=step)[rank].clone()
+            reducer.reduce(x, [Part(x, 0)])
+            reducer.step += 1
+            results.append(x)
+            bits.append(8 * (link.account.message_bytes - before) / 20_000)
+    texts = [str(w.message) for w in caught]
+    return results, bits, reducer.failure_rates, reducer.expected_failures, reducer.fallbacks, texts
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "two_shot"])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_workers_that_agree_are_nested_from_the_second_step_on(worlds, size, collective):
+    codec = gw.NDQSG(block=4096)
+    answers = worlds[size].run(reduce_steps, codec, collective, 0.99, 3)
+    first = answers[0]
+    for rank, (results, bits, rates, failures, fallbacks, texts) in enumerate(answers):
+        assert all(torch.equal(a, b) for a, b in zip(results, first[0], strict=True))
+        assert rates == first[2]
+        assert 0 <= failures < 20
+        assert fallbacks == 0
+        assert texts == []
+        assert bits[0] > 3
+        assert (bits[1] < 2.1) == codec.is_nested(rank)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "two_shot"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_workers_that_disagree_are_told_so_and_sent_plain(worlds, size, collective):
+    answers = worlds[size].run(reduce_steps, gw.NDQSG(), collective, 0.0, 4)
+    for results, bits, rates, failures, fallbacks, texts in answers:
+        assert all(torch.equal(a, b) for a, b in zip(results, answers[0][0], strict=True))
+        assert rates[0] > 0.05
+        assert failures == 0
+        assert fallbacks == 3
+        assert len(texts) == 1
+        assert "would be decoded wrong. It is sent by the plain code" in texts[0]
+        assert min(bits) > 3
+
+
+def descend(rank, spec, steps):
+    """Least squares in 20,000 unknowns by plain descent; every worker has a target of its own."""
+    reducer = Reducer(Link(), gw.parse(spec), min_numel=0)
+    targets = torch.stack([data(r, 20_000) for r in range(reducer.link.size)])
+    x = torch.zeros(20_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(steps):
+            gradient = x - targets[rank]
+            reducer.reduce(gradient, [Part(gradient, 0)])
+            reducer.step += 1
+            x -= 0.3 * gradient
+    return float((x - targets.mean(0)).square().mean()), reducer.expected_failures
+
+
+def test_descent_does_not_diverge_where_workers_disagree(worlds):
+    """As near to the optimum as DQSG; nested payloads sent regardless are far off it."""
+    dithered, _ = worlds[4].run(descend, "dqsg:levels=3", 40)[0]
+    default, failures = worlds[4].run(descend, "ndqsg", 40)[0]
+    regardless, counted = worlds[4].run(descend, "ndqsg:max_failures=1.0", 40)[0]
+    assert failures == 0
+    assert default < 1.2 * dithered
+    assert counted > 10_000
+    assert regardless > 3 * dithered
+
+
+def attach_and_resume(rank):
+    """Three steps of DDP: statistics, and the state that another attachment takes over."""
+    modules = [DistributedDataParallel(nn.Linear(128, 128, bias=False)) for _ in range(2)]
+    handle, other = (gw.attach(module, gw.NDQSG(block=1024)) for module in modules)
+    for step in range(3):
+        torch.manual_seed(step)  # the same on every rank: workers agree
+        modules[0](torch.randn(256, 128)).square().sum().backward()
+    state, stats = handle.state_dict(), handle.stats()
+    other.load_state_dict(state)
+    carried = other.state_dict()["failure_rates"]
+    handle.close()
+    other.close()
+    return state["failure_rates"], carried, stats
+
+
+def test_failure_rates_are_in_the_state_and_in_the_statistics(worlds):
+    for rank, (rates, carried, stats) in enumerate(worlds[2].run(attach_and_resume)):
+        assert list(rates) == ["weight"]
+        assert rates == carried
+        assert stats.fallbacks == 0
+        assert 0 <= stats.expected_failures < 100
+        assert (stats.bits_per_value < 2.5) == (rank == 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"levels": 0}, "`levels` must be an integer from 1 to 127, got 0"),
+        ({"ratio": 4}, "`ratio` must be an odd integer of 3 or more.* got 4; 3 sends the fewest"),
+        ({"ratio": 1}, "got 1"),
+        ({"ratio": 3.0}, "got 3.0"),
+        ({"ratio": 7}, "saves nothing: the plain code has 7 levels; lower `ratio`, or raise `leve"),
+        ({"levels": 1}, "raise `levels` to 2 or more"),
+        ({"alpha": 0}, "`alpha` must be above 0 and at most 1, got 0; use 1.0"),
+        ({"alpha": 1.5}, "got 1.5"),
+        ({"alpha": "half"}, "got 'half'"),
+        ({"nested_fraction": 1.0}, r"in \[0, 1\), got 1.0; somebody must send the plain code"),
+        ({"max_failures": -0.1}, r"`max_failures` must be in \[0, 1\], got -0.1"),
+        ({"block": 100}, "`block` must be a power of two"),
+    ],
+)
+def test_bad_settings_are_refused(settings, match):
+    with pytest.raises(ValueError, match=match):
+        gw.NDQSG(**settings)
+
+
+def with_feedback(rank):
+    with pytest.raises(ValueError, match="leave `error_feedback` out, or use `DQSG`"):
+        Reducer(Link(), gw.NDQSG(), error_feedback=True)
+    with pytest.warns(UserWarning, match="a single all_reduce has nothing to go by"):
+        gw.all_reduce(data(0, 20_000), gw.NDQSG(block=4096))
+    x = data(0, 20_000)
+    collectives.all_gather(Link(), gw.NDQSG(), [Part(x, 0, alone=True)], KEY)
+    return x
+
+
+def test_error_feedback_is_refused_and_single_calls_are_warned_of(worlds):
+    first, second = worlds[2].run(with_feedback)
+    assert torch.equal(first, second)
