@@ -11,19 +11,24 @@ from gradwire import collectives
 from gradwire.link import Link
 from gradwire.parts import Part, cut
 from gradwire.reducer import Reducer
-from laws import EXAMPLES
+from laws import EXAMPLES, block_of
 from world import data
 
 SIZES = (2, 3, 4)
 KEY = gw.Key(seed=9, step=4, tensor=0)
 
 
+def sums_floats(codec):
+    """Terms, or the statistics of a block."""
+    return codec.sum_dtype.is_floating_point or codec.statistics_op == "sum"
+
+
 def vectors(world, numel, codec, seed=0):
     """Different data on every rank. Where floats are summed by the network, whose order is its
     own, only one rank is nonzero at a time, so that any order gives the same bits."""
     rows = [data(rank, numel, seed) for rank in range(world)]
-    if isinstance(codec, gw.SummableCodec):
-        turn = torch.arange(numel) % world
+    if isinstance(codec, gw.SummableCodec) and sums_floats(codec):
+        turn = torch.arange(numel) // block_of(codec, numel) % world
         rows = [torch.where(turn == rank, row, 0.0) for rank, row in enumerate(rows)]
     return rows
 
@@ -140,7 +145,13 @@ def reduce_with_residual(rank, spec, collective, steps):
 
 @pytest.mark.parametrize(
     ("spec", "collective"),
-    [("fp16", "all_reduce"), ("bf16", "all_reduce"), ("qsgd:bits=3", "all_gather")],
+    [
+        ("fp16", "all_reduce"),
+        ("bf16", "all_reduce"),
+        ("qsgd:bits=3", "all_gather"),
+        ("global-qsgd:bits=3", "all_reduce"),
+        ("global-qsgd:bits=3,dither=subtractive", "all_reduce"),
+    ],
 )
 @pytest.mark.parametrize("size", [2, 3])
 def test_what_was_lost_is_in_the_residuals(worlds, spec, collective, size):

@@ -10,6 +10,7 @@ from typing import Any
 
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
+from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.qsgd import QSGD
 
 
@@ -37,6 +38,18 @@ REGISTRY: dict[str, Entry] = {
             "qsgd:bits=4,wire=zstd",
             "qsgd:levels=1,norm=l2,block=none,wire=elias",
             "qsgd:bits=3,block=1024,wire=elias",
+        ),
+    ),
+    "global-qsgd": Entry(
+        GlobalQSGD,
+        "levels of a norm that all workers share, summed by the network (Xin et al. 2023)",
+        (
+            "global-qsgd",
+            "global-qsgd:bits=8,block=64",
+            "global-qsgd:levels=5,norm=l2,block=1024",
+            "global-qsgd:bits=3,norm=max-l2,block=none",
+            "global-qsgd:bits=4,dither=subtractive",
+            "global-qsgd:bits=2,norm=l2-max,block=128,dither=subtractive",
         ),
     ),
 }

@@ -67,6 +67,14 @@ def _build_level(builder: Any, code: Any, levels: Any) -> Any:
     return builder.sitofp(builder.sub(builder.zext(code, _I32), levels), _F32)
 
 
+def _build_field(builder: Any, words: Any, code: Any, place: Any) -> Any:
+    return builder.or_(words, builder.shl(builder.zext(code, _I32), place))
+
+
+def _build_centred(builder: Any, product: Any, centre: Any) -> Any:
+    return builder.sitofp(builder.sub(centre, builder.lshr(product, _I32(15))), _F32)
+
+
 _u8, _u16, _u32, _i32, _f32 = types.uint8, types.uint16, types.uint32, types.int32, types.float32
 add32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.add(x, y))
 mul32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.mul(x, y))
@@ -85,6 +93,13 @@ shl8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.shl(x, y))
 shr8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.lshr(x, y))
 bf16_bits = _intrinsic(_i32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
 fp16_bits = _intrinsic(_i32, (types.int16,), lambda b, x: b.zext(x, _I32))
+put_field = _intrinsic(_u32, (_u32, _u8, _u32), _build_field)
+shr32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.lshr(x, y))
+and32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.and_(x, y))
+signed_difference = _intrinsic(_f32, (_u32, _u32), lambda b, x, y: b.sitofp(b.sub(x, y), _F32))
+add16 = _intrinsic(_u16, (_u16, _u16), lambda b, x, y: b.add(x, y))
+high_half = _intrinsic(_u32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
+centred = _intrinsic(_f32, (_u32, _i32), _build_centred)
 
 jit = njit(nogil=True, cache=True)
 inline = njit(nogil=True, inline="always")
