@@ -1,6 +1,6 @@
 """gradwire: fewer, honest bits on the wire for data-parallel PyTorch."""
 
-from gradwire.codec import Codec, Key, SummableCodec
+from gradwire.codec import Codec, Key, ReducibleCodec, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Cast, Identity
 from gradwire.codecs.global_qsgd import GlobalQSGD
@@ -19,6 +19,7 @@ __all__ = [
     "Handle",
     "Identity",
     "Key",
+    "ReducibleCodec",
     "Stats",
     "SummableCodec",
     "all_reduce",

@@ -10,6 +10,7 @@ from typing import Any
 
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
+from gradwire.codecs.exponential import ExponentialGlobalQSGD as ExponentialGlobalQSGD
 from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.qsgd import QSGD
 
@@ -50,6 +51,8 @@ REGISTRY: dict[str, Entry] = {
             "global-qsgd:bits=3,norm=max-l2,block=none",
             "global-qsgd:bits=4,dither=subtractive",
             "global-qsgd:bits=2,norm=l2-max,block=128,dither=subtractive",
+            "global-qsgd:bits=4,dither=exponential",
+            "global-qsgd:bits=8,norm=l2,block=1024,dither=exponential",
         ),
     ),
 }

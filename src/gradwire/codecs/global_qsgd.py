@@ -46,35 +46,42 @@ docs/codecs/global_qsgd.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Key, SummableCodec, check_size
+from gradwire.codec import Key, SummableCodec, TermCodec, check_size
 from gradwire.codecs.resolution import most_levels, resolve
 from gradwire.kernels.fields import Dither, field_width, num_words
 from gradwire.kernels.layout import MIN_SCALE, TILE, check_block, num_blocks
 
-_NORMS = {"max": ("max", "max"), "l2": ("l2", "sum"), "l2-max": ("l2", "max"),
-          "max-l2": ("max", "sum")}  # fmt: skip
+_NORMS = {
+    "max": ("max", "max"),
+    "l2": ("l2", "sum"),
+    "l2-max": ("l2", "max"),
+    "max-l2": ("max", "sum"),
+}
 """`norm` to the norm of a block, and how the workers' norms, or their squares, are combined."""
-_DITHERS = ("linear", "subtractive")
 _LEAST_SQUARE = 2.0**-120
 _PERMUTATION_HOP = 255
 """The random stream that permutes the workers: no message is encoded with it."""
 
 
-@dataclass(frozen=True)
-class GlobalQSGD(SummableCodec):
-    """Quantize with scales that all workers share; the network sums the codes.
+@dataclass(frozen=True, repr=False)
+class GlobalQSGD(TermCodec):
+    """Quantize with scales that all workers share, and combine the codes as they are.
 
     bits: 2 to 8, one of them the sign; fewer are coarser. `levels` (1 to 127) overrides it.
     norm: "max", "l2", "l2-max" or "max-l2": that of a block, and that over the workers.
     block: values that share a scale; smaller is finer and costs 32 / block bits a value more.
-    dither: "linear", as in the paper, or "subtractive", which has half its error or less.
+    dither: "linear", as in the paper; "subtractive", which has half its error or less; or
+        "exponential", for powers of two, whose error is relative to the value.
+
+    What `dither` is decides whether the network may sum the codes, so it decides the type: a
+    `SummableCodec`, or for "exponential" a `ReducibleCodec`.
 
     >>> import torch, gradwire as gw
     >>> vectors = [torch.tensor([1.0, -2.0, 0.0, 4.0]), torch.tensor([3.0, -2.0, 0.0, 0.0])]
@@ -90,7 +97,29 @@ class GlobalQSGD(SummableCodec):
 
     unbiased = True
     name = "global-qsgd"
-    sum_dtype = torch.int32
+    KINDS: ClassVar[dict[str, type[GlobalQSGD]]] = {}
+    """The type for each `dither`; subclasses enter themselves."""
+
+    def __init_subclass__(cls, dithers: tuple[str, ...], **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        GlobalQSGD.KINDS |= dict.fromkeys(dithers, cls)
+
+    def __new__(cls, *settings: Any, **named: Any) -> GlobalQSGD:
+        """An instance of the kind that `dither` asks for."""
+        dither = named.get("dither", settings[4] if len(settings) > 4 else GlobalQSGD.dither)
+        kind = GlobalQSGD.KINDS.get(dither) if isinstance(dither, str) else None
+        if kind is None:
+            known = ", ".join(GlobalQSGD.KINDS)
+            raise ValueError(f"`dither` must be one of {known}, got {dither!r}.")
+        if issubclass(kind, cls):
+            return object.__new__(kind)
+        return GlobalQSGD(*settings, **named)  # `dataclasses.replace` with another dither
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GlobalQSGD, astuple(self)
+
+    def __repr__(self) -> str:
+        return f"GlobalQSGD({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
 
     def __post_init__(self) -> None:
         bits, levels = resolve(self.bits, self.levels)
@@ -98,8 +127,6 @@ class GlobalQSGD(SummableCodec):
         object.__setattr__(self, "levels", levels)
         if self.norm not in _NORMS:
             raise ValueError(f"`norm` must be one of {', '.join(_NORMS)}, got {self.norm!r}.")
-        if self.dither not in _DITHERS:
-            raise ValueError(f"`dither` must be one of {', '.join(_DITHERS)}, got {self.dither!r}.")
         check_block(self.block)
 
     def settings(self) -> dict[str, Any]:
@@ -123,20 +150,33 @@ class GlobalQSGD(SummableCodec):
         """The paper's outer norm: the maximum, or a sum of squares."""
         return _NORMS[self.norm][1]
 
+    def statistics(self, x: Tensor) -> Tensor:
+        """The norm of every block or its square, +inf where a value is not finite: eq. (1)."""
+        norms = torch.empty(num_blocks(x.numel(), self.block), device=x.device)
+        kernels.select(x.device).block_scales(x, norms, block=self.block, norm=_NORMS[self.norm][0])
+        norms.nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        if self.statistics_op == "max":
+            return norms
+        squares = norms.square_()  # those too small for float32 are zeros, not less than they are
+        return squares.masked_fill_(squares < _LEAST_SQUARE, 0.0)
+
+    def _scales(self, shared: Tensor) -> Tensor:
+        """The common scales: the root of eq. (1), NaN where a value was not finite."""
+        scales = shared if self.statistics_op == "max" else shared.sqrt()
+        return scales.masked_fill(scales.isinf(), torch.nan).clamp_min(MIN_SCALE)
+
     def max_nbytes(self, numel: int) -> int:
-        """The scales, and the term of a world of one."""
+        """A payload is its own scales, and the term of a world of one."""
         return 4 * num_blocks(numel, self.block) + self.term_nbytes(numel, 1)
 
     def encode_into(
         self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
     ) -> int:
-        """See `Codec.encode_into`: a payload is to be decoded on its own, and shares nothing."""
+        """See `Codec.encode_into`."""
         size = self.max_nbytes(x.numel())
-        scales, words = self._split(out[:size], x.numel())
-        kernels.select(x.device).quantize_fields(
-            x, scales, words, levels=self.num_levels, width=self.bits, block=self.block,
-            norm=_NORMS[self.norm][0], key=key, offset=offset,
-        )  # fmt: skip
+        scales, codes = self._split(out[:size], x.numel())
+        norm = _NORMS[self.norm][0]
+        self._quantize(x, scales.view(torch.float32), codes, key, offset, world=1, norm=norm)
         return size
 
     def decode_into(
@@ -151,73 +191,99 @@ class GlobalQSGD(SummableCodec):
     ) -> None:
         """See `Codec.decode_into`."""
         check_size(payload, self.max_nbytes(out.numel()))
-        scales, words = self._split(payload, out.numel())
-        dither = Dither(key, offset, 1, 0, _centre(1))
-        self._decode(scales, words, out, 1, dither, weight=weight, accumulate=accumulate)
+        aligned = payload.clone() if payload.data_ptr() % 4 else payload
+        scales, codes = self._split(aligned, out.numel())
+        self._dequantize(
+            scales.view(torch.float32), codes, out, key, offset, world=1, total=True,
+            weight=weight, accumulate=accumulate,
+        )  # fmt: skip
 
     def _split(self, payload: Tensor, numel: int) -> tuple[Tensor, Tensor]:
-        """The scales of a payload and its words, copied where it starts at an odd address."""
-        words = (payload.clone() if payload.data_ptr() % 4 else payload).view(torch.int32)
-        num_scales = num_blocks(numel, self.block)
-        return words[:num_scales].view(torch.float32), words[num_scales:]
+        size = 4 * num_blocks(numel, self.block)
+        return payload[:size], payload[size:]
 
-    def statistics(self, x: Tensor) -> Tensor:
-        """The norm of every block or its square, +inf where a value is not finite: eq. (1)."""
-        norms = torch.empty(num_blocks(x.numel(), self.block), device=x.device)
-        kernels.select(x.device).block_scales(x, norms, block=self.block, norm=_NORMS[self.norm][0])
-        norms.nan_to_num_(nan=torch.inf, posinf=torch.inf)
-        return norms if self.statistics_op == "max" else _flushed(norms.square_())
+    def encode_term(
+        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """See `TermCodec.encode_term`."""
+        self._quantize(x, self._scales(shared), out, key, offset, world=world, norm=None)
+
+    def decode_sum(
+        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """See `TermCodec.decode_sum`."""
+        self._dequantize(
+            self._scales(shared), total, out, key, offset, world=world, total=True,
+            weight=1 / world, accumulate=False,
+        )  # fmt: skip
+
+    def subtract_term(
+        self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """See `TermCodec.subtract_term`."""
+        self._dequantize(
+            self._scales(shared), term, out, key, offset, world=world, total=False,
+            weight=-1.0, accumulate=True,
+        )  # fmt: skip
+
+    def term_nbytes(self, numel: int, world: int) -> int:
+        """Each kind says."""
+        raise NotImplementedError
+
+    def _quantize(
+        self, x: Tensor, scales: Tensor, out: Tensor, key: Key, offset: int, *,
+        world: int, norm: str | None,
+    ) -> None:  # fmt: skip
+        """Write codes to `out`, with given scales or, if there is a `norm`, with that."""
+        raise NotImplementedError
+
+    def _dequantize(
+        self, scales: Tensor, codes: Tensor, out: Tensor, key: Key, offset: int, *,
+        world: int, total: bool, weight: float, accumulate: bool,
+    ) -> None:  # fmt: skip
+        """Decode the total of `world` terms, or one term among `world`."""
+        raise NotImplementedError
+
+
+class UniformGlobalQSGD(GlobalQSGD, SummableCodec, dithers=("linear", "subtractive")):
+    """Levels at equal distances: the network sums integers."""
+
+    sum_dtype = torch.int32
 
     def term_nbytes(self, numel: int, world: int) -> int:
         """Fields of just enough bits for the sum of `world` codes."""
         return 4 * num_words(numel, field_width(self.num_levels, world))
 
-    def encode_term(
-        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """See `SummableCodec.encode_term`: eq. (2)."""
-        stream, shift = key, 0
-        if self.dither == "subtractive":
-            stream, shift = key.of(rank=0), _shift(key, world)
-        kernels.select(x.device).quantize_fields(
-            x, self._scales(shared), out.view(torch.int32), levels=self.num_levels,
-            width=field_width(self.num_levels, world), block=self.block, norm=None, key=stream,
-            offset=offset, shift=shift,
+    def _quantize(
+        self, x: Tensor, scales: Tensor, out: Tensor, key: Key, offset: int, *,
+        world: int, norm: str | None,
+    ) -> None:  # fmt: skip
+        subtractive = self.dither == "subtractive"
+        kernels.select(x.device).quantize_fields(  # eq. (2)
+            x, scales, out.view(torch.int32), levels=self.num_levels,
+            width=field_width(self.num_levels, world), block=self.block, norm=norm,
+            key=_common(key, world) if subtractive else key, offset=offset,
+            shift=_shift(key, world) if subtractive else 0,
         )  # fmt: skip
 
-    def decode_sum(
-        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """See `SummableCodec.decode_sum`: eq. (2), or (6) with the sum of dithers of (7)."""
-        scales, words = self._scales(shared), total.view(torch.int32)
-        dither = Dither(key.of(rank=0), offset, world, 0, _centre(world))
-        self._decode(scales, words, out, world, dither, terms=world, weight=1 / world)
-
-    def subtract_term(
-        self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """See `SummableCodec.subtract_term`."""
-        scales, words = self._scales(shared), term.view(torch.int32)
-        dither = Dither(key.of(rank=0), offset, 1, _shift(key, world), _centre(1))
-        self._decode(scales, words, out, world, dither, weight=-1.0, accumulate=True)
-
-    def _scales(self, shared: Tensor) -> Tensor:
-        """The common scales: the root of eq. (1), NaN where a value was not finite."""
-        scales = shared if self.statistics_op == "max" else shared.sqrt()
-        return scales.masked_fill(scales.isinf(), torch.nan).clamp_min(MIN_SCALE)
-
-    def _decode(
-        self, scales: Tensor, words: Tensor, out: Tensor, world: int, dither: Dither, **how: Any
-    ) -> None:
+    def _dequantize(
+        self, scales: Tensor, codes: Tensor, out: Tensor, key: Key, offset: int, *,
+        world: int, total: bool, weight: float, accumulate: bool,
+    ) -> None:  # fmt: skip
+        dither, terms = None, world if total else 1
+        if self.dither == "subtractive":  # eq. (6), with the sum of (7)
+            shift = 0 if total else _shift(key, world)
+            dither = Dither(_common(key, world), offset, terms, shift, _centre(terms))
         kernels.select(out.device).dequantize_fields(
-            scales, words, out, levels=self.num_levels, width=field_width(self.num_levels, world),
-            block=self.block, dither=dither if self.dither == "subtractive" else None, **how,
+            scales, codes.view(torch.int32), out, levels=self.num_levels,
+            width=field_width(self.num_levels, world), block=self.block, terms=terms,
+            weight=weight, accumulate=accumulate, dither=dither,
         )  # fmt: skip
 
 
-def _flushed(squares: Tensor) -> Tensor:
-    """Squares too small for float32 to hold precisely count as zeros, and never as too little."""
-    return squares.masked_fill_(squares < _LEAST_SQUARE, 0.0)
+def _common(key: Key, world: int) -> Key:
+    """The stream of u in eq. (7); a payload of its own has its own."""
+    return key.of(rank=0) if world > 1 else key
 
 
 def _shift(key: Key, world: int) -> int:

@@ -22,6 +22,7 @@ from gradwire.kernels.cpu_calls import (
     spread,
 )
 from gradwire.kernels.cpu_elias import elias_decode, elias_encode, elias_sizes
+from gradwire.kernels.cpu_exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.cpu_fields import dequantize_fields, quantize_fields
 from gradwire.kernels.cpu_intrinsics import jit, level
 from gradwire.kernels.cpu_tiles import (
@@ -38,7 +39,8 @@ from gradwire.kernels.layout import TILE, packed_nbytes
 
 __all__ = [
     "block_scales", "dequantize", "dequantize_fields", "elias_decode", "elias_encode",
-    "elias_sizes", "get_num_threads", "philox", "quantize", "quantize_fields", "set_num_threads",
+    "elias_sizes", "exp_dequantize", "exp_quantize", "exp_reduce", "get_num_threads", "philox",
+    "quantize", "quantize_fields", "set_num_threads",
 ]  # fmt: skip
 
 

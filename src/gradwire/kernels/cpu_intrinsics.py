@@ -22,23 +22,17 @@ def _intrinsic(result: Any, arguments: tuple[Any, ...], build: Callable[..., Any
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return build(builder, *values)
 
-    if len(arguments) == 1:
-
-        def typer1(typingctx: Any, a: Any) -> Any:
-            return result(*arguments), codegen
-
-        return intrinsic(typer1)
-    if len(arguments) == 2:
-
-        def typer2(typingctx: Any, a: Any, b: Any) -> Any:
-            return result(*arguments), codegen
-
-        return intrinsic(typer2)
-
-    def typer3(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    def typed() -> Any:
         return result(*arguments), codegen
 
-    return intrinsic(typer3)
+    typers: dict[int, Callable[..., Any]] = {  # Numba wants the arguments by name
+        1: lambda typingctx, a: typed(),
+        2: lambda typingctx, a, b: typed(),
+        3: lambda typingctx, a, b, c: typed(),
+        4: lambda typingctx, a, b, c, d: typed(),
+        5: lambda typingctx, a, b, c, d, e: typed(),
+    }
+    return intrinsic(typers[len(arguments)])
 
 
 def _build_mulhi(builder: Any, a: Any, b: Any) -> Any:

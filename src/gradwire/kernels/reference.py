@@ -11,14 +11,17 @@ from torch import Tensor
 
 from gradwire.codec import Key
 from gradwire.kernels import reference_tiles as tiles
-from gradwire.kernels.layout import fields, packed_nbytes
+from gradwire.kernels.layout import packed_nbytes
 from gradwire.kernels.reference_elias import elias_decode, elias_encode, elias_sizes, omega
+from gradwire.kernels.reference_exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.reference_fields import dequantize_fields, quantize_fields
+from gradwire.kernels.reference_pack import pack, unpack
 from gradwire.kernels.reference_tiles import block_scales, philox
 
 __all__ = [
     "block_scales", "dequantize", "dequantize_fields", "elias_decode", "elias_encode",
-    "elias_sizes", "omega", "philox", "quantize", "quantize_fields",
+    "elias_sizes", "exp_dequantize", "exp_quantize", "exp_reduce", "omega", "philox", "quantize",
+    "quantize_fields",
 ]  # fmt: skip
 
 
@@ -47,7 +50,7 @@ def quantize(
         values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
         scale = tiles.scale_of_values(scales, start, rows, size, block)
         dither = tiles.half_words((offset + start) // 8, rows, size, key)
-        packed = _pack(tiles.stochastic_code(values, scale, dither, levels), width)
+        packed = pack(tiles.stochastic_code(values, scale, dither, levels), width)
         at = packed_nbytes(start, width)
         codes[at : at + packed.numel()] = packed
 
@@ -67,30 +70,7 @@ def dequantize(
     ratio = torch.tensor(weight / levels, dtype=torch.float32)
     for start, stop, rows, size in tiles.tiles(out.numel()):
         packed = codes[packed_nbytes(start, width) :][: packed_nbytes(rows * size, width)]
-        level = (_unpack(packed.view(rows, -1), width) - levels).float()
+        level = (unpack(packed.view(rows, -1), width) - levels).float()
         values = level * (tiles.scale_of_values(scales, start, rows, size, block) * ratio)
         values = values.view(-1)[: stop - start]
         out[start:stop] = out[start:stop] + values if accumulate else values
-
-
-def _pack(code: Tensor, width: int) -> Tensor:
-    """Tiles of codes (rows, size) to bytes, as `layout.py` has it."""
-    packed = []
-    for bits, shift in fields(width):
-        part = ((code >> shift) & ((1 << bits) - 1)).view(code.shape[0], 8 // bits, -1)
-        place = bits * torch.arange(8 // bits).view(-1, 1)
-        packed.append((part << place).sum(1))
-    return torch.cat(packed, 1).view(-1).to(torch.uint8)
-
-
-def _unpack(packed: Tensor, width: int) -> Tensor:
-    """The inverse of `_pack`, for `packed` of shape (rows, bytes of a tile)."""
-    code = torch.zeros((), dtype=torch.int64)
-    stride, start = packed.shape[1] // width, 0
-    for bits, shift in fields(width):
-        octets = packed[:, None, start : start + stride * bits].to(torch.int64)
-        place = bits * torch.arange(8 // bits).view(-1, 1)
-        part = (octets >> place) & ((1 << bits) - 1)
-        code = code + (part.view(packed.shape[0], -1) << shift)
-        start += stride * bits
-    return code
