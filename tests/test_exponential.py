@@ -346,3 +346,17 @@ def test_bad_settings_are_refused():
         with pytest.raises(ValueError, match=f"no room for a sum of {most + 1} workers; use `bits"):
             codec.term_nbytes(100, most + 1)
         dataclasses.replace(codec, bits=bits + 1).term_nbytes(100, most + 1)
+
+
+def attach_too_narrow(rank):
+    narrow = gw.GlobalQSGD(bits=2, dither="exponential")
+    Reducer(Link(), narrow, collective="two_shot")
+    try:
+        Reducer(Link(), narrow)
+    except ValueError as error:
+        return str(error)
+
+
+def test_codes_too_narrow_for_the_world_are_refused_at_the_start(worlds):
+    for message in worlds[2].run(attach_too_narrow):
+        assert "of 2 bits have no room for a sum of 2 workers; use `bits=3` or more" in message

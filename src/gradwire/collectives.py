@@ -39,8 +39,8 @@ def choose(codec: Codec, world: int) -> str:
     return "all_gather" if world <= 2 else "two_shot"
 
 
-def check(codec: Codec, collective: str) -> None:
-    """Refuse a pair that has no meaning."""
+def check(codec: Codec, collective: str, world: int = 1) -> None:
+    """Refuse a pair that has no meaning, or terms that have no sum among `world` workers."""
     if collective not in COLLECTIVES:
         raise ValueError(f"`collective` must be one of {', '.join(COLLECTIVES)}, got {collective}.")
     if collective == "all_reduce" and not isinstance(codec, SummableCodec):
@@ -53,6 +53,8 @@ def check(codec: Codec, collective: str) -> None:
             f"payloads of {codec!r} cannot be added as codes; use `{choose(codec, 3)}`, or a codec "
             'that can, `GlobalQSGD(dither="exponential")`.'
         )
+    if isinstance(codec, TermCodec) and collective in ("all_reduce", "code_reduce"):
+        codec.term_nbytes(0, world)
 
 
 def simulate(
@@ -64,7 +66,7 @@ def simulate(
     order and differ in the last bit.
     """
     collective = collective or choose(codec, len(vectors))
-    check(codec, collective)
+    check(codec, collective, len(vectors))
     vectors = [vector.detach().reshape(-1) for vector in vectors]
     keys = [key.of(rank=rank) for rank in range(len(vectors))]
     if isinstance(codec, TermCodec) and collective in ("all_reduce", "code_reduce"):

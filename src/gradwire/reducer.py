@@ -36,7 +36,7 @@ class Reducer:
         self.link = link
         self.codec = codec
         self.collective = collective or collectives.choose(codec, link.size)
-        collectives.check(codec, self.collective)
+        collectives.check(codec, self.collective, link.size)
         self.error_feedback = not codec.unbiased if error_feedback is None else error_feedback
         self.min_numel = min_numel
         self.seed = seed
