@@ -11,19 +11,25 @@ from gradwire import collectives
 from gradwire.link import Link
 from gradwire.parts import Part, cut
 from gradwire.reducer import Reducer
-from laws import EXAMPLES
+from laws import EXAMPLES, block_of
 from world import data
 
 SIZES = (2, 3, 4)
 KEY = gw.Key(seed=9, step=4, tensor=0)
 
 
+def sums_floats(codec):
+    """Terms, or the statistics of a block."""
+    terms = isinstance(codec, gw.SummableCodec) and codec.sum_dtype.is_floating_point
+    return terms or getattr(codec, "statistics_op", "max") == "sum"
+
+
 def vectors(world, numel, codec, seed=0):
     """Different data on every rank. Where floats are summed by the network, whose order is its
     own, only one rank is nonzero at a time, so that any order gives the same bits."""
     rows = [data(rank, numel, seed) for rank in range(world)]
-    if isinstance(codec, gw.SummableCodec):
-        turn = torch.arange(numel) % world
+    if sums_floats(codec):
+        turn = torch.arange(numel) // block_of(codec, numel) % world
         rows = [torch.where(turn == rank, row, 0.0) for rank, row in enumerate(rows)]
     return rows
 
@@ -36,6 +42,8 @@ def reduce_all(rank, specs, numels):
         options = ["all_gather", "two_shot"]
         if isinstance(codec, gw.SummableCodec):
             options = ["all_reduce", "all_gather", "two_shot"]
+        if isinstance(codec, gw.ReducibleCodec):
+            options = ["code_reduce", "all_gather", "two_shot"]
         for collective in options:
             x = vectors(dist.get_world_size(), numel, codec)[rank].clone()
             parts = [Part(x, KEY.tensor)]
@@ -140,7 +148,13 @@ def reduce_with_residual(rank, spec, collective, steps):
 
 @pytest.mark.parametrize(
     ("spec", "collective"),
-    [("fp16", "all_reduce"), ("bf16", "all_reduce"), ("qsgd:bits=3", "all_gather")],
+    [
+        ("fp16", "all_reduce"),
+        ("bf16", "all_reduce"),
+        ("qsgd:bits=3", "all_gather"),
+        ("global-qsgd:bits=3", "all_reduce"),
+        ("global-qsgd:bits=3,dither=subtractive", "all_reduce"),
+    ],
 )
 @pytest.mark.parametrize("size", [2, 3])
 def test_what_was_lost_is_in_the_residuals(worlds, spec, collective, size):
@@ -177,5 +191,9 @@ def test_what_may_not_be_cut_stays_whole():
 def test_payloads_that_cannot_be_summed_are_refused():
     with pytest.raises(TypeError, match="cannot be summed by all_reduce; use `two_shot`"):
         collectives.check(gw.QSGD(), "all_reduce")
+    with pytest.raises(TypeError, match="cannot be summed by all_reduce; use `two_shot`"):
+        collectives.check(gw.GlobalQSGD(dither="exponential"), "all_reduce")
+    with pytest.raises(TypeError, match="cannot be added as codes; use `all_reduce`, or a codec"):
+        collectives.check(gw.GlobalQSGD(), "code_reduce")
     with pytest.raises(ValueError, match="must be one of all_reduce, all_gather, two_shot"):
         collectives.check(gw.QSGD(), "ring")

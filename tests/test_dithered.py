@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 import gradwire as gw
-from gradwire.kernels import cpu, reference
+from gradwire.kernels import cpu, reference, reference_tiles
 from gradwire.kernels.layout import num_blocks, packed_nbytes
 from laws import roundtrip
 
@@ -114,7 +114,7 @@ def test_the_mean_of_all_dithers_is_exact():
     out = torch.empty(65536)
     with pytest.MonkeyPatch.context() as patch:
         everything = torch.arange(65536).view(128, 512)
-        patch.setattr(reference, "_half_words", lambda *_: everything)
+        patch.setattr(reference_tiles, "half_words", lambda *_: everything)
         reference.quantize_dithered(x, units, codes, zero=8, planes=False, block=None, key=gw.Key())
         reference.dequantize_dithered(
             units, codes, out, zero=8, width=8, planes=False, block=None, key=gw.Key()

@@ -114,12 +114,19 @@ def test_scales_are_never_below_the_least():
     assert torch.equal(scales, torch.full((2,), MIN_SCALE))
 
 
-def test_threads_do_not_change_the_bits():
+def run_with_scales(x, block):
+    scales = torch.empty(num_blocks(x.numel(), block))
+    cpu.block_scales(x, scales, block=block, norm="max")
+    return scales, *run(cpu, x, 7, 4, block, "max")
+
+
+@pytest.mark.parametrize("block", [512, 1024, None])
+def test_threads_do_not_change_the_bits(block):
     x = torch.randn(300_000, generator=torch.Generator().manual_seed(3))
-    alone = run(cpu, x, 7, 4, 512, "max")
+    alone = run_with_scales(x, block)
     cpu.set_num_threads(3)
     try:
-        together = run(cpu, x, 7, 4, 512, "max")
+        together = run_with_scales(x, block)
     finally:
         cpu.set_num_threads(1)
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))

@@ -1,9 +1,10 @@
 """gradwire: fewer, honest bits on the wire for data-parallel PyTorch."""
 
-from gradwire.codec import Codec, Key, SummableCodec
+from gradwire.codec import Codec, Key, ReducibleCodec, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Cast, Identity
 from gradwire.codecs.dithered import DQSG
+from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
@@ -19,9 +20,11 @@ __all__ = [
     "QSGD",
     "Cast",
     "Codec",
+    "GlobalQSGD",
     "Handle",
     "Identity",
     "Key",
+    "ReducibleCodec",
     "Stats",
     "SummableCodec",
     "WireError",

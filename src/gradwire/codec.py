@@ -13,10 +13,10 @@ Three kinds of state, never mixed:
   a key, and a dither that both sides can rebuild is never sent;
 - *residuals* (error feedback) belong to the reducer; a codec never sees them.
 
-"May I sum this?" is a type: terms of a `SummableCodec` may be added by the network, and no
-others. A long vector may be cut at multiples of `Codec.grain` and the pieces encoded one by one,
-each with its `offset`: the result is the same. Who encodes which piece therefore never shows in
-the result.
+"May I sum this?" is a type: terms of a `SummableCodec` may be added by the network, those of a
+`ReducibleCodec` by the codec itself, and no others. A long vector may be cut at multiples of
+`Codec.grain` and the pieces encoded one by one, each with its `offset`: the result is the same.
+Who encodes which piece therefore never shows in the result.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 class Key:
     """Names one random stream: Philox-4x32 is keyed by `seed` and counts through the rest.
 
-    `tensor` is the parameter, `rank` the worker. `hop` is 0 for what a worker encodes of its own
-    and 1 for what the owner of a shard encodes for all (`collectives.two_shot`).
+    `tensor` is the parameter, `rank` the worker. `hop` is 0 for what a worker encodes of its own,
+    1 for what the owner of a shard encodes for all (`collectives.two_shot`) and 2 for what it
+    reduces (`collectives.code_reduce`).
     """
 
     seed: int = 0
@@ -173,25 +174,20 @@ class Codec(ABC):
 
 
 @dataclass(frozen=True)
-class SummableCodec(Codec):
-    """A codec whose messages may be summed by the network, element by element.
+class TermCodec(Codec):
+    """A codec whose messages may be combined on their way; see its two kinds below.
 
-    Among `world` workers each sends a *term*, an array of `sum_dtype`, and the sum of the terms
-    decodes to the *mean* of their vectors::
+    Among `world` workers each sends a *term*, and the total of the terms decodes to the *mean* of
+    their vectors::
 
         shared = combine(codec.statistics(x) of every worker)    # MAX or SUM, by the network
-        total = sum(codec.encode_term(x, ..., shared) of every worker)
+        total = combine(codec.encode_term(x, ..., shared) of every worker)
         codec.decode_sum(total, mean, ..., shared)
 
     `shared` is what terms must agree on to have a sum, such as common scales; a codec that needs
     nothing of the kind has empty statistics. Terms need not say what `shared` says, so they may
     be shorter than payloads.
     """
-
-    @property
-    @abstractmethod
-    def sum_dtype(self) -> torch.dtype:
-        """What a term is an array of."""
 
     @abstractmethod
     def term_nbytes(self, numel: int, world: int) -> int:
@@ -221,6 +217,27 @@ class SummableCodec(Codec):
         self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
         """Subtract what this worker's own term says of its vector from `out` (float32)."""
+
+
+@dataclass(frozen=True)
+class SummableCodec(TermCodec):
+    """A codec whose terms are arrays of numbers that the network adds, element by element."""
+
+    @property
+    @abstractmethod
+    def sum_dtype(self) -> torch.dtype:
+        """What a term is an array of."""
+
+
+@dataclass(frozen=True)
+class ReducibleCodec(TermCodec):
+    """A codec that adds its terms itself, two at a time; the network only carries them."""
+
+    collective = "code_reduce"
+
+    @abstractmethod
+    def reduce_term(self, into: Tensor, term: Tensor, key: Key, offset: int) -> None:
+        """Replace the term `into` (uint8) by one of its sum with `term`."""
 
 
 def check_input(x: Tensor) -> None:

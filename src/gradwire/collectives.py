@@ -1,4 +1,4 @@
-"""How a codec's payloads travel: `all_reduce`, `all_gather`, `two_shot`.
+"""How a codec's payloads travel: `all_reduce`, `all_gather`, `two_shot`, `code_reduce`.
 
 Each replaces the gradients of a list of parts by their mean over the workers. `simulate` says in
 one process what that mean is; the others must give the same bits on every rank.
@@ -8,6 +8,8 @@ one process what that mean is; the others must give the same bits on every rank.
 - `two_shot` cuts the parts into shards, one owned by each worker. Payloads of a shard go to its
   owner (first shot), who decodes, averages and encodes again for all (second shot). A worker
   sends about two payloads however many workers there are.
+- `code_reduce` is a `two_shot` whose owners add codes without decoding them: for a
+  `ReducibleCodec` and no other.
 
 Each returns the failure rate of every parameter (`Codec.failure_rate`), the same on all ranks;
 none if the codec's payloads do not depend on each other.
@@ -23,7 +25,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.codec import Codec, Key, SummableCodec
+from gradwire.codec import Codec, Key, ReducibleCodec, SummableCodec, TermCodec
 from gradwire.link import Link
 from gradwire.parts import Part, Slice, cut
 
@@ -40,8 +42,8 @@ def choose(codec: Codec, world: int) -> str:
     return "all_gather" if world <= 2 else "two_shot"
 
 
-def check(codec: Codec, collective: str) -> None:
-    """Refuse a pair that has no meaning."""
+def check(codec: Codec, collective: str, world: int = 1) -> None:
+    """Refuse a pair that has no meaning, or terms that have no sum among `world` workers."""
     if collective not in COLLECTIVES:
         raise ValueError(f"`collective` must be one of {', '.join(COLLECTIVES)}, got {collective}.")
     if collective == "all_reduce" and not isinstance(codec, SummableCodec):
@@ -49,6 +51,13 @@ def check(codec: Codec, collective: str) -> None:
             f"payloads of {codec!r} cannot be summed by all_reduce; use `two_shot` or "
             "`all_gather`, or a codec that can, such as `Cast`."
         )
+    if collective == "code_reduce" and not isinstance(codec, ReducibleCodec):
+        raise TypeError(
+            f"payloads of {codec!r} cannot be added as codes; use `{choose(codec, 3)}`, or a codec "
+            'that can, `GlobalQSGD(dither="exponential")`.'
+        )
+    if isinstance(codec, TermCodec) and collective in ("all_reduce", "code_reduce"):
+        codec.term_nbytes(0, world)
 
 
 def simulate(
@@ -60,11 +69,11 @@ def simulate(
     order and differ in the last bit.
     """
     collective = collective or choose(codec, len(vectors))
-    check(codec, collective)
+    check(codec, collective, len(vectors))
     vectors = [vector.detach().reshape(-1) for vector in vectors]
     keys = [key.of(rank=rank) for rank in range(len(vectors))]
-    if isinstance(codec, SummableCodec) and collective == "all_reduce":
-        return _simulate_sum(codec, vectors, keys)
+    if isinstance(codec, TermCodec) and collective in ("all_reduce", "code_reduce"):
+        return _simulate_terms(codec, vectors, keys)
     world = len(vectors)
     mean = torch.empty(vectors[0].numel(), dtype=torch.float32)
     payloads = [codec.encode(x, own, world=world) for x, own in zip(vectors, keys, strict=True)]
@@ -75,18 +84,32 @@ def simulate(
     return mean
 
 
-def _simulate_sum(codec: SummableCodec, vectors: Sequence[Tensor], keys: Sequence[Key]) -> Tensor:
+def _simulate_terms(codec: TermCodec, vectors: Sequence[Tensor], keys: Sequence[Key]) -> Tensor:
     world, numel = len(vectors), vectors[0].numel()
     statistics = torch.stack([codec.statistics(vector) for vector in vectors])
     shared = statistics.amax(0) if codec.statistics_op == "max" else statistics.sum(0)
-    total = torch.zeros(codec.term_nbytes(numel, world), dtype=torch.uint8).view(codec.sum_dtype)
+    terms = []
     for vector, own in zip(vectors, keys, strict=True):
-        term = torch.empty_like(total)
-        codec.encode_term(vector, term.view(torch.uint8), own, 0, world=world, shared=shared)
-        total += term
+        terms.append(torch.empty(codec.term_nbytes(numel, world), dtype=torch.uint8))
+        codec.encode_term(vector, terms[-1], own, 0, world=world, shared=shared)
+    if isinstance(codec, SummableCodec):
+        for term in terms[1:]:
+            terms[0].view(codec.sum_dtype).add_(term.view(codec.sum_dtype))
+    elif isinstance(codec, ReducibleCodec):
+        _reduce_tree(codec, terms, keys[0], 0)
     mean = torch.empty(numel, dtype=torch.float32)
-    codec.decode_sum(total.view(torch.uint8), mean, keys[0], 0, world=world, shared=shared)
+    codec.decode_sum(terms[0], mean, keys[0], 0, world=world, shared=shared)
     return mean
+
+
+def _reduce_tree(codec: ReducibleCodec, terms: Sequence[Tensor], key: Key, offset: int) -> None:
+    """Add up `terms` into the first one: neighbours, then neighbours of those, and so on."""
+    stride = 1
+    while stride < len(terms):
+        for rank in range(stride, len(terms), 2 * stride):
+            coins = key.of(rank=rank, hop=2)
+            codec.reduce_term(terms[rank - stride], terms[rank], coins, offset)
+        stride *= 2
 
 
 Rates = dict[int, float]
@@ -120,7 +143,7 @@ def all_reduce(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Rat
     return {}
 
 
-def _agree(link: Link, codec: SummableCodec, slices: Sequence[Slice]) -> Sequence[Tensor]:
+def _agree(link: Link, codec: TermCodec, slices: Sequence[Slice]) -> Sequence[Tensor]:
     """The statistics of each slice, combined over the workers in one message."""
     with link.account.timed("encode"):
         own = [codec.statistics(_source(link, piece)) for piece in slices]
@@ -159,7 +182,8 @@ def two_shot(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Rates
     message, sizes = _encode(link, codec, everything, key)
     _account_messages(link, everything, sizes)
     mine = shards[link.rank]
-    received = _exchange(link, codec, message, sizes, [len(shard) for shard in shards])
+    all_sizes = [sizes] * link.size if codec.fixed_size else link.gather_sizes(sizes)
+    received = _exchange(link, message, all_sizes, [len(shard) for shard in shards])
 
     mean = link.floats("mean", sum(piece.numel for piece in mine))
     means = torch.split(mean, [piece.numel for piece in mine])
@@ -174,7 +198,8 @@ def two_shot(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Rates
     again = key.of(rank=0, hop=1)
     own = _payloads(message, sizes)
     shard_message, shard_sizes = _encode(link, codec, mine, again, sources=means, room="reply")
-    replies = _gather_shards(link, codec, shard_message, shard_sizes, shards)
+    reply_sizes = _shard_sizes(link, codec, shard_sizes, shards)
+    replies = _gather_shards(link, shard_message, reply_sizes)
     with link.account.timed("decode"):
         for piece, payload, sent in zip(everything, replies, own, strict=True):
             source, result = _source(link, piece), _target(link, piece)
@@ -184,7 +209,67 @@ def two_shot(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Rates
     return _gather_rates(link, rates, shards) if codec.num_dependent(link.size) else {}
 
 
-COLLECTIVES = {"all_reduce": all_reduce, "all_gather": all_gather, "two_shot": two_shot}
+def code_reduce(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Rates:
+    """Send terms of each shard to its owner, who adds them up, and their total to everyone."""
+    assert isinstance(codec, ReducibleCodec)
+    shards = cut(parts, codec.grain, link.size)
+    pieces = [piece for shard in shards for piece in shard]
+    shared = _agree(link, codec, pieces)
+    all_sizes = [[codec.term_nbytes(p.numel, link.size) for p in shard] for shard in shards]
+    terms, message = _encode_terms(link, codec, pieces, key, shared)
+    sizes = [term.numel() for term in terms]
+    _account_messages(link, pieces, sizes)
+    counts = [len(shard) for shard in shards]
+    received = _exchange(link, message, [sizes] * link.size, counts)
+    reply = _reduce_shard(link, codec, shards[link.rank], received, key)
+    totals = _gather_shards(link, reply, all_sizes)
+    with link.account.timed("decode"):
+        for piece, total, term, common in zip(pieces, totals, terms, shared, strict=True):
+            own = key.of(tensor=piece.part.tensor, rank=link.rank)
+            at, world = piece.start, link.size
+            source, result = _source(link, piece), _target(link, piece)
+            codec.decode_sum(total, result, own, at, world=world, shared=common)
+            if piece.residual is not None and _finite(result):
+                residual = piece.residual.copy_(source)
+                codec.subtract_term(term, residual, own, at, world=world, shared=common)
+            _store(piece, result)
+    return {}
+
+
+def _encode_terms(
+    link: Link, codec: TermCodec, pieces: Sequence[Slice], key: Key, shared: Sequence[Tensor]
+) -> tuple[list[Tensor], Tensor]:
+    """The terms of `pieces`, and the message that they lie in."""
+    sizes = [codec.term_nbytes(piece.numel, link.size) for piece in pieces]
+    message = link.room("send", _message_nbytes(sizes))
+    terms = _payloads(message, sizes)
+    with link.account.timed("encode"):
+        for piece, term, common in zip(pieces, terms, shared, strict=True):
+            own, source = key.of(tensor=piece.part.tensor, rank=link.rank), _source(link, piece)
+            codec.encode_term(source, term, own, piece.start, world=link.size, shared=common)
+    return terms, message
+
+
+def _reduce_shard(
+    link: Link, codec: ReducibleCodec, shard: list[Slice], received: list[list[Tensor]], key: Key
+) -> Tensor:
+    """A message of the totals of this worker's shard."""
+    sizes = [term.numel() for term in received[0]]
+    reply = link.room("reply", _message_nbytes(sizes))
+    with link.account.timed("decode"):
+        for i, (piece, total) in enumerate(zip(shard, _payloads(reply, sizes), strict=True)):
+            terms = [row[i] for row in received]
+            _reduce_tree(codec, terms, key.of(tensor=piece.part.tensor), piece.start)
+            total.copy_(terms[0])
+    return reply
+
+
+COLLECTIVES = {
+    "all_reduce": all_reduce,
+    "all_gather": all_gather,
+    "two_shot": two_shot,
+    "code_reduce": code_reduce,
+}
 
 
 def _source(link: Link, piece: Slice) -> Tensor:
@@ -289,18 +374,17 @@ def _all_gather_uneven(link: Link, message: Tensor, nbytes: list[int]) -> list[T
 
 
 def _exchange(
-    link: Link, codec: Codec, message: Tensor, sizes: list[int], counts: list[int]
+    link: Link, message: Tensor, all_sizes: list[list[int]], counts: list[int]
 ) -> list[list[Tensor]]:
     """The first shot: for each rank, its payloads of the shard that this worker owns.
 
-    `counts` is the number of payloads in each shard.
+    `all_sizes` are those of every worker's payloads, `counts` how many there are in each shard.
     """
-    all_sizes = [sizes] * link.size if codec.fixed_size else link.gather_sizes(sizes)
     ends = [sum(counts[: rank + 1]) for rank in range(link.size)]
     spans = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
     mine = [row[spans[link.rank]] for row in all_sizes]
     out_nbytes = [_message_nbytes(row) for row in mine]
-    in_nbytes = [_message_nbytes(sizes[span]) for span in spans]
+    in_nbytes = [_message_nbytes(all_sizes[link.rank][span]) for span in spans]
     received = link.room("receive", sum(out_nbytes))
     link.all_to_all(received, message, out_nbytes, in_nbytes)
     messages = torch.split(received, out_nbytes)
@@ -320,16 +404,19 @@ def _gather_rates(link: Link, rates: list[float], shards: list[list[Slice]]) -> 
     return {tensor: failures / values for tensor, (failures, values) in wrong.items()}
 
 
-def _gather_shards(
-    link: Link, codec: Codec, message: Tensor, sizes: list[int], shards: list[list[Slice]]
-) -> list[Tensor]:
-    """The second shot: the payloads of all shards, in order. Shards differ in length."""
+def _shard_sizes(
+    link: Link, codec: Codec, sizes: list[int], shards: list[list[Slice]]
+) -> list[list[int]]:
+    """The sizes of the payloads of every shard, of which this worker's are `sizes`."""
     if codec.fixed_size:
-        all_sizes = [[codec.max_nbytes(piece.numel) for piece in shard] for shard in shards]
-    else:
-        most = max(len(shard) for shard in shards)
-        rows = link.gather_sizes(sizes + [0] * (most - len(sizes)))
-        all_sizes = [row[: len(shard)] for row, shard in zip(rows, shards, strict=True)]
+        return [[codec.max_nbytes(piece.numel) for piece in shard] for shard in shards]
+    most = max(len(shard) for shard in shards)
+    rows = link.gather_sizes(sizes + [0] * (most - len(sizes)))
+    return [row[: len(shard)] for row, shard in zip(rows, shards, strict=True)]
+
+
+def _gather_shards(link: Link, message: Tensor, all_sizes: list[list[int]]) -> list[Tensor]:
+    """The second shot: the payloads of all shards, in order. Shards differ in length."""
     messages = _all_gather_uneven(link, message, [_message_nbytes(row) for row in all_sizes])
     return [
         payload

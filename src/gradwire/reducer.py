@@ -39,7 +39,7 @@ class Reducer:
         self.link = link
         self.codec = codec
         self.collective = collective or collectives.choose(codec, link.size)
-        collectives.check(codec, self.collective)
+        collectives.check(codec, self.collective, link.size)
         self.error_feedback = not codec.unbiased if error_feedback is None else error_feedback
         if self.error_feedback and codec.num_dependent(link.size):
             raise ValueError(

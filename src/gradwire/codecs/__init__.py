@@ -11,6 +11,8 @@ from typing import Any
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
 from gradwire.codecs.dithered import DQSG
+from gradwire.codecs.exponential import ExponentialGlobalQSGD as ExponentialGlobalQSGD
+from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
 
@@ -63,6 +65,20 @@ REGISTRY: dict[str, Entry] = {
             "ndqsg",
             "ndqsg:levels=7,ratio=5,alpha=0.9,nested_fraction=0.7,block=64",
             "ndqsg:levels=5,block=none",
+        ),
+    ),
+    "global-qsgd": Entry(
+        GlobalQSGD,
+        "levels of a norm that all workers share, summed by the network (Xin et al. 2023)",
+        (
+            "global-qsgd",
+            "global-qsgd:bits=8,block=64",
+            "global-qsgd:levels=5,norm=l2,block=1024",
+            "global-qsgd:bits=3,norm=max-l2,block=none",
+            "global-qsgd:bits=4,dither=subtractive",
+            "global-qsgd:bits=2,norm=l2-max,block=128,dither=subtractive",
+            "global-qsgd:bits=4,dither=exponential",
+            "global-qsgd:bits=8,norm=l2,block=1024,dither=exponential",
         ),
     ),
 }

@@ -41,6 +41,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.codec import Codec, Key
+from gradwire.codecs.resolution import most_levels, resolve
 from gradwire.codecs.wires import WIRES, Wire
 from gradwire.kernels.layout import TILE, check_block
 
@@ -73,27 +74,14 @@ class QSGD(Codec):
     name = "qsgd"
 
     def __post_init__(self) -> None:
-        if self.levels is not None:
-            self._resolve_levels(self.levels)
-        if not isinstance(self.bits, int) or not 2 <= self.bits <= 8:
-            raise ValueError(f"`bits` must be an integer from 2 to 8, got {self.bits!r}.")
+        bits, levels = resolve(self.bits, self.levels)
+        object.__setattr__(self, "bits", bits)
+        object.__setattr__(self, "levels", levels)
         if self.norm not in _NORMS:
             raise ValueError(f'`norm` must be "max" or "l2", got {self.norm!r}.')
         if self.wire not in WIRES:
             raise ValueError(f'`wire` must be "packed", "elias" or "zstd", got {self.wire!r}.')
         check_block(self.block)
-
-    def _resolve_levels(self, levels: int) -> None:
-        """Derive `bits` from `levels`; where `bits` says it all, drop `levels`."""
-        if not isinstance(levels, int) or not 1 <= levels <= 127:
-            raise ValueError(f"`levels` must be an integer from 1 to 127, got {levels!r}.")
-        bits = (2 * levels).bit_length()
-        if self.bits not in (QSGD.bits, bits):
-            raise ValueError(
-                f"`levels={levels}` needs {bits} bits, got `bits={self.bits}`; give one of the two."
-            )
-        object.__setattr__(self, "bits", bits)
-        object.__setattr__(self, "levels", None if levels == (1 << bits - 1) - 1 else levels)
 
     def settings(self) -> dict[str, Any]:
         """As for any codec, but the resolution is always said."""
@@ -104,7 +92,7 @@ class QSGD(Codec):
     @property
     def num_levels(self) -> int:
         """The paper's s."""
-        return self.levels if self.levels is not None else (1 << self.bits - 1) - 1
+        return self.levels or most_levels(self.bits)
 
     @property
     def fixed_size(self) -> bool:  # type: ignore[override]

@@ -8,18 +8,23 @@ the blocks of a large vector over a small pool of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from gradwire.codec import Key
+from gradwire.kernels.cpu_calls import (
+    NORMS,
+    array,
+    get_num_threads,
+    key_words,
+    set_num_threads,
+    spread,
+)
 from gradwire.kernels.cpu_dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.cpu_elias import elias_decode, elias_encode, elias_sizes
+from gradwire.kernels.cpu_exponential import exp_dequantize, exp_quantize, exp_reduce
+from gradwire.kernels.cpu_fields import dequantize_fields, quantize_fields
 from gradwire.kernels.cpu_intrinsics import jit, level
 from gradwire.kernels.cpu_nested import add_nested, quantize_nested
 from gradwire.kernels.cpu_tiles import (
@@ -36,41 +41,18 @@ from gradwire.kernels.cpu_tiles import (
 from gradwire.kernels.layout import TILE, packed_nbytes
 
 __all__ = [
-    "add_nested", "block_scales", "dequantize", "dequantize_dithered", "elias_decode",
-    "elias_encode", "elias_sizes", "get_num_threads", "philox", "quantize", "quantize_dithered",
+    "add_nested", "block_scales", "dequantize", "dequantize_dithered", "dequantize_fields",
+    "elias_decode", "elias_encode", "elias_sizes", "exp_dequantize", "exp_quantize", "exp_reduce",
+    "get_num_threads", "philox", "quantize", "quantize_dithered", "quantize_fields",
     "quantize_nested", "set_num_threads",
 ]  # fmt: skip
-
-_NORMS = {None: 0, "max": 1, "l2": 2}
-_PIECE = 1 << 16
-"""Vectors below two pieces of this many values are not worth a second thread."""
-
-
-class _Threads:
-    """The pool that large calls are spread over; none at the start."""
-
-    count = 1
-    pool: ThreadPoolExecutor | None = None
-
-
-def set_num_threads(count: int) -> None:
-    """Let each kernel call use up to `count` threads (1 at the start)."""
-    if count < 1:
-        raise ValueError(f"the number of codec threads must be at least 1, got {count}.")
-    _Threads.count = count
-    _Threads.pool = ThreadPoolExecutor(count, "gradwire-kernel") if count > 1 else None
-
-
-def get_num_threads() -> int:
-    """How many threads a kernel call may use."""
-    return _Threads.count
 
 
 @jit
 def _block_scales(x, scales, block, norm):  # type: ignore[no-untyped-def]
     tile, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
     if block > TILE:
-        for b in range(len(scales)):
+        for b in range(-(-len(x) // block)):
             stop = min((b + 1) * block, len(x))
             scales[b] = scale_of_tiles(x, b * block, stop, norm == 2, tile)
         return
@@ -123,22 +105,10 @@ def _dequantize(scales, packed, out, levels, width, block, ratio, accumulate):  
                     target[i] = level(code[i], zero) * unit
 
 
-def _array(x: Tensor) -> Any:
-    """The memory of `x` for Numba: bfloat16 as uint16, float16 as int16."""
-    x = x.detach()
-    if x.dtype == torch.bfloat16:
-        return x.view(torch.int16).numpy().view(np.uint16)
-    return x.view(torch.int16).numpy() if x.dtype == torch.float16 else x.numpy()
-
-
-def _key_words(key: Key) -> tuple[Any, ...]:
-    return tuple(np.uint32(word) for word in key.words())
-
-
 def philox(counter: Tensor, key: Key) -> Tensor:
     """See `reference.philox`; for tests, the other kernels make their random bits in place."""
     out = np.empty((4, counter.numel()), np.uint32)
-    _philox_table(counter.to(torch.int64).numpy().reshape(-1), out, _key_words(key))
+    _philox_table(counter.to(torch.int64).numpy().reshape(-1), out, key_words(key))
     return torch.from_numpy(out.astype(np.int64)).view(4, *counter.shape)
 
 
@@ -150,28 +120,15 @@ def _philox_table(counter, out, key):  # type: ignore[no-untyped-def]
         out[0, j], out[1, j], out[2, j], out[3, j] = a, b, c, d
 
 
-def _spread(numel: int, block: int, run: Callable[[int, int], None]) -> None:
-    """Call `run(first value, last)` once, or once per thread on spans of whole blocks and tiles."""
-    grain = max(block, TILE)
-    threads = min(_Threads.count, max(1, numel // max(grain, _PIECE)))
-    if threads == 1 or _Threads.pool is None:
-        run(0, numel)
-        return
-    grains = -(-numel // grain)
-    cuts = [min(grains * i // threads * grain, numel) for i in range(threads + 1)]
-    for task in [_Threads.pool.submit(run, a, b) for a, b in pairwise(cuts)]:
-        task.result()
-
-
 def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> None:
     """See `reference.block_scales`."""
-    values, out = _array(x), _array(scales)
+    values, out = array(x), array(scales)
     size = block or max(x.numel(), TILE)
 
     def run(start: int, stop: int) -> None:
-        _block_scales(values[start:stop], out[start // size :], size, _NORMS[norm])
+        _block_scales(values[start:stop], out[start // size :], size, NORMS[norm])
 
-    _spread(x.numel(), size, run)
+    spread(x.numel(), size, run)
 
 
 def quantize(
@@ -187,15 +144,15 @@ def quantize(
     offset: int = 0,
 ) -> None:
     """See `reference.quantize`. The norm of a block and its codes are one pass over memory."""
-    values, scale, packed, words = _array(x), _array(scales), _array(codes), _key_words(key)
+    values, scale, packed, words = array(x), array(scales), array(codes), key_words(key)
     size = block or max(x.numel(), TILE)
 
     def run(start: int, stop: int) -> None:
         part, part_scale = values[start:stop], scale[start // size :]
         part_packed, counter = packed[packed_nbytes(start, width) :], (offset + start) // 8
-        _quantize(part, part_scale, part_packed, levels, width, size, _NORMS[norm], words, counter)
+        _quantize(part, part_scale, part_packed, levels, width, size, NORMS[norm], words, counter)
 
-    _spread(x.numel(), size, run)
+    spread(x.numel(), size, run)
 
 
 def dequantize(
@@ -210,7 +167,7 @@ def dequantize(
     accumulate: bool = False,
 ) -> None:
     """See `reference.dequantize`."""
-    scale, packed, values = _array(scales), _array(codes), _array(out)
+    scale, packed, values = array(scales), array(codes), array(out)
     size, ratio = block or max(out.numel(), TILE), np.float32(weight / levels)
 
     def run(start: int, stop: int) -> None:
@@ -218,4 +175,4 @@ def dequantize(
         part = values[start:stop]
         _dequantize(part_scale, part_packed, part, levels, width, size, ratio, accumulate)
 
-    _spread(out.numel(), size, run)
+    spread(out.numel(), size, run)

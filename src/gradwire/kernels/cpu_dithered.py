@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from gradwire.codec import Key
-from gradwire.kernels import cpu  # only used when called: it takes its names from here
+from gradwire.kernels.cpu_calls import array, key_words, spread
 from gradwire.kernels.cpu_intrinsics import (
     clip,
     exact_level,
@@ -94,7 +94,7 @@ def quantize_dithered(
     offset: int = 0,
 ) -> None:
     """See `reference_dithered.quantize_dithered`."""
-    values, unit, words = cpu._array(x), cpu._array(units), cpu._key_words(key)
+    values, unit, words = array(x), array(units), key_words(key)
     packed, high = _planes(codes, x.numel())
     size, centre = block or max(x.numel(), TILE), np.uint8(zero)
 
@@ -104,7 +104,7 @@ def quantize_dithered(
         upper = high[packed_nbytes(start, 4) :]
         _quantize(part, part_unit, low, upper, centre, planes, size, words, counter)
 
-    cpu._spread(x.numel(), size, run)
+    spread(x.numel(), size, run)
 
 
 def dequantize_dithered(
@@ -122,7 +122,7 @@ def dequantize_dithered(
     accumulate: bool = False,
 ) -> None:
     """See `reference_dithered.dequantize_dithered`."""
-    unit, values, words = cpu._array(units), cpu._array(out), cpu._key_words(key)
+    unit, values, words = array(units), array(out), key_words(key)
     packed, high = _planes(codes, out.numel())
     width = 4 if planes else width
     size, ratio = block or max(out.numel(), TILE), np.float32(weight * 2.0**-17)
@@ -135,10 +135,10 @@ def dequantize_dithered(
             words, counter,
         )  # fmt: skip
 
-    cpu._spread(out.numel(), size, run)
+    spread(out.numel(), size, run)
 
 
 def _planes(codes: Tensor, numel: int) -> tuple[Any, Any]:
     """All bytes, and those from the second plane on, which only codes in planes have."""
-    packed = cpu._array(codes)
+    packed = array(codes)
     return packed, packed[packed_nbytes(numel, 4) :]

@@ -28,23 +28,17 @@ def _intrinsic(result: Any, arguments: tuple[Any, ...], build: Callable[..., Any
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return build(builder, *values)
 
-    if len(arguments) == 1:
-
-        def typer1(typingctx: Any, a: Any) -> Any:
-            return result(*arguments), codegen
-
-        return intrinsic(typer1)
-    if len(arguments) == 2:
-
-        def typer2(typingctx: Any, a: Any, b: Any) -> Any:
-            return result(*arguments), codegen
-
-        return intrinsic(typer2)
-
-    def typer3(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    def typed() -> Any:
         return result(*arguments), codegen
 
-    return intrinsic(typer3)
+    typers: dict[int, Callable[..., Any]] = {  # Numba wants the arguments by name
+        1: lambda typingctx, a: typed(),
+        2: lambda typingctx, a, b: typed(),
+        3: lambda typingctx, a, b, c: typed(),
+        4: lambda typingctx, a, b, c, d: typed(),
+        5: lambda typingctx, a, b, c, d, e: typed(),
+    }
+    return intrinsic(typers[len(arguments)])
 
 
 def _build_mulhi(builder: Any, a: Any, b: Any) -> Any:
@@ -89,6 +83,14 @@ def _build_level(builder: Any, code: Any, levels: Any) -> Any:
     return builder.sitofp(builder.sub(builder.zext(code, _I32), levels), _F32)
 
 
+def _build_field(builder: Any, words: Any, code: Any, place: Any) -> Any:
+    return builder.or_(words, builder.shl(builder.zext(code, _I32), place))
+
+
+def _build_centred(builder: Any, product: Any, centre: Any) -> Any:
+    return builder.sitofp(builder.sub(centre, builder.lshr(product, _I32(15))), _F32)
+
+
 _u8, _u16, _u32, _i32, _f32 = types.uint8, types.uint16, types.uint32, types.int32, types.float32
 add32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.add(x, y))
 mul32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.mul(x, y))
@@ -110,6 +112,13 @@ shl8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.shl(x, y))
 shr8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.lshr(x, y))
 bf16_bits = _intrinsic(_i32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
 fp16_bits = _intrinsic(_i32, (types.int16,), lambda b, x: b.zext(x, _I32))
+put_field = _intrinsic(_u32, (_u32, _u8, _u32), _build_field)
+shr32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.lshr(x, y))
+and32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.and_(x, y))
+signed_difference = _intrinsic(_f32, (_u32, _u32), lambda b, x, y: b.sitofp(b.sub(x, y), _F32))
+add16 = _intrinsic(_u16, (_u16, _u16), lambda b, x, y: b.add(x, y))
+high_half = _intrinsic(_u32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
+centred = _intrinsic(_f32, (_u32, _i32), _build_centred)
 
 inline = njit(nogil=True, inline="always")
 

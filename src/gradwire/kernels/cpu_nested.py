@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from gradwire.codec import Key
-from gradwire.kernels import cpu  # only used when called: it takes its names from here
+from gradwire.kernels.cpu_calls import array, key_words, spread
 from gradwire.kernels.cpu_dithered import round_block
 from gradwire.kernels.cpu_intrinsics import exact_level, jit, whole
 from gradwire.kernels.cpu_tiles import pack_tile, random_tile, unpack_tile, widen
@@ -67,8 +67,8 @@ def quantize_nested(
     offset: int = 0,
 ) -> None:
     """See `reference_nested.quantize_nested`."""
-    values, unit, words = cpu._array(x), cpu._array(units), cpu._key_words(key)
-    packed, size = cpu._array(codes), block or max(x.numel(), TILE)
+    values, unit, words = array(x), array(units), key_words(key)
+    packed, size = array(codes), block or max(x.numel(), TILE)
     levels = np.arange(256).astype(np.int8).astype(np.int64)
     places = ((levels + ratio // 2) % ratio).astype(np.uint8)
 
@@ -77,7 +77,7 @@ def quantize_nested(
         part_packed, counter = packed[packed_nbytes(start, width) :], (offset + start) // 8
         _quantize(part, part_unit, part_packed, places, width, size, words, counter)
 
-    cpu._spread(x.numel(), size, run)
+    spread(x.numel(), size, run)
 
 
 def add_nested(
@@ -94,8 +94,8 @@ def add_nested(
     offset: int = 0,
 ) -> None:
     """See `reference_nested.add_nested`."""
-    unit, packed, values = cpu._array(units), cpu._array(codes), cpu._array(total)
-    words, size = cpu._key_words(key), block or max(total.numel(), TILE)
+    unit, packed, values = array(units), array(codes), array(total)
+    words, size = key_words(key), block or max(total.numel(), TILE)
     part, scale = np.float32(1 / count), np.float32(alpha)
 
     def run(start: int, stop: int) -> None:
@@ -103,4 +103,4 @@ def add_nested(
         target, counter = values[start:stop], (offset + start) // 8
         _add(part_unit, part_packed, target, part, ratio, scale, width, size, words, counter)
 
-    cpu._spread(total.numel(), size, run)
+    spread(total.numel(), size, run)

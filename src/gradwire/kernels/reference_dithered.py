@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import Key
-from gradwire.kernels import reference  # only used when called: it takes its names from here
+from gradwire.kernels import reference_tiles as tiles
 from gradwire.kernels.layout import packed_nbytes
+from gradwire.kernels.reference_pack import pack, unpack
 
 
 def quantize_dithered(
@@ -36,17 +37,17 @@ def quantize_dithered(
     depend on how many levels there are. A unit that is zero or NaN makes codes of `zero`.
     """
     top, half = 127 << 16, packed_nbytes(x.numel(), 4)
-    for start, stop, rows, size in reference._tiles(x.numel()):
-        values = reference._padded(x[start:stop].float(), rows * size).view(rows, size)
-        unit = reference._scale_of_values(units, start, rows, size, block)
+    for start, stop, rows, size in tiles.tiles(x.numel()):
+        values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
+        unit = tiles.scale_of_values(units, start, rows, size, block)
         scaled = (values * (torch.full_like(unit, 65536.0) / unit)).clamp(-top, top)
         whole = torch.where(unit > 0, scaled, 0.0).round().to(torch.int64)
-        dither = reference._half_words((offset + start) // 8, rows, size, key)
+        dither = tiles.half_words((offset + start) // 8, rows, size, key)
         level = torch.where(unit > 0, (whole + dither) >> 16, 0)
         code = (level + zero) & 0xFF
         parts = ((0, code & 0xF, 4), (half, code >> 4, 4)) if planes else ((0, code, 8),)
         for base, part, width in parts:
-            packed = reference._pack(part, width)
+            packed = pack(part, width)
             at = base + packed_nbytes(start, width)
             codes[at : at + packed.numel()] = packed
 
@@ -71,7 +72,7 @@ def dequantize_dithered(
     goes with `width` 8.
     """
     ratio = torch.tensor(weight * 2.0**-17, dtype=torch.float32)
-    for start, stop, rows, size in reference._tiles(out.numel()):
+    for start, stop, rows, size in tiles.tiles(out.numel()):
         if planes:
             high = codes[packed_nbytes(out.numel(), 4) :]
             code = (
@@ -80,13 +81,13 @@ def dequantize_dithered(
         else:
             code = _unpacked(codes, start, rows, size, width)
         level = ((code - zero + 128) & 0xFF) - 128
-        dither = reference._half_words((offset + start) // 8, rows, size, key)
+        dither = tiles.half_words((offset + start) // 8, rows, size, key)
         exact = ((level << 17) - 2 * dither + 65535).float()
-        values = exact * (reference._scale_of_values(units, start, rows, size, block) * ratio)
+        values = exact * (tiles.scale_of_values(units, start, rows, size, block) * ratio)
         values = values.view(-1)[: stop - start]
         out[start:stop] = out[start:stop] + values if accumulate else values
 
 
 def _unpacked(codes: Tensor, start: int, rows: int, size: int, width: int) -> Tensor:
     packed = codes[packed_nbytes(start, width) :][: packed_nbytes(rows * size, width)]
-    return reference._unpack(packed.view(rows, -1), width)
+    return unpack(packed.view(rows, -1), width)

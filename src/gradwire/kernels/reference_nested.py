@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import Key
-from gradwire.kernels import reference  # only used when called: it takes its names from here
+from gradwire.kernels import reference_tiles as tiles
 from gradwire.kernels.layout import packed_nbytes
+from gradwire.kernels.reference_pack import pack, unpack
 
 
 def quantize_nested(
@@ -30,14 +31,14 @@ def quantize_nested(
     At most 127 units from zero are told apart. A unit that is zero or NaN makes codes of q = 0.
     """
     top = 127 << 16
-    for start, stop, rows, size in reference._tiles(x.numel()):
-        values = reference._padded(x[start:stop].float(), rows * size).view(rows, size)
-        unit = reference._scale_of_values(units, start, rows, size, block)
+    for start, stop, rows, size in tiles.tiles(x.numel()):
+        values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
+        unit = tiles.scale_of_values(units, start, rows, size, block)
         scaled = (values * (torch.full_like(unit, 65536.0) / unit)).clamp(-top, top)
         whole = torch.where(unit > 0, scaled, 0.0).round().to(torch.int64)
-        dither = reference._half_words((offset + start) // 8, rows, size, key)
+        dither = tiles.half_words((offset + start) // 8, rows, size, key)
         level = torch.where(unit > 0, (whole + dither) >> 16, 0)
-        packed = reference._pack((level + ratio // 2) % ratio, width)
+        packed = pack((level + ratio // 2) % ratio, width)
         at = packed_nbytes(start, width)
         codes[at : at + packed.numel()] = packed
 
@@ -62,13 +63,13 @@ def add_nested(
     """
     part, a = (torch.tensor(value, dtype=torch.float32) for value in (1 / count, alpha))
     inverse = torch.tensor(1 / ratio, dtype=torch.float32)
-    for start, stop, rows, size in reference._tiles(total.numel()):
+    for start, stop, rows, size in tiles.tiles(total.numel()):
         packed = codes[packed_nbytes(start, width) :][: packed_nbytes(rows * size, width)]
-        place = reference._unpack(packed.view(rows, -1), width) - ratio // 2
-        dither = reference._half_words((offset + start) // 8, rows, size, key)
+        place = unpack(packed.view(rows, -1), width) - ratio // 2
+        dither = tiles.half_words((offset + start) // 8, rows, size, key)
         exact = ((place << 17) - 2 * dither + 65535).float() * 2.0**-17
-        unit = reference._scale_of_values(units, start, rows, size, block)
-        so_far = reference._padded(total[start:stop], rows * size).view(rows, size)
+        unit = tiles.scale_of_values(units, start, rows, size, block)
+        so_far = tiles.padded(total[start:stop], rows * size).view(rows, size)
         y = so_far * part
         r = exact - y * (a / unit)
         value = y + (r - (r * inverse).round() * ratio) * (unit * a)

@@ -1,0 +1,103 @@
+"""The tables of docs/codecs/global_qsgd.md: `python benchmarks/global_qsgd_tables.py`."""
+
+import math
+import time
+
+import torch
+
+import gradwire as gw
+
+NUMEL = 25_600_000
+WORLDS = (2, 4, 8, 16, 64)
+
+
+def gaussian(world, numel, correlation):
+    """Vectors of unit variance with a common part."""
+    generator = torch.Generator().manual_seed(world)
+    common = torch.randn(numel, generator=generator)
+    rows = torch.randn(world, numel, generator=generator)
+    return list(math.sqrt(correlation) * common + math.sqrt(1 - correlation) * rows)
+
+
+def error(codec, vectors, draws=3):
+    """Mean squared error of the mean over its mean square."""
+    mean = torch.stack(vectors).double().mean(0)
+    total = 0.0
+    for step in range(draws):
+        got = gw.simulate(codec, vectors, gw.Key(step=step)).double()
+        total += float((got - mean).square().sum() / mean.square().sum())
+    return total / draws
+
+
+def print_errors():
+    codecs = {
+        "qsgd 4 bits": gw.QSGD(bits=4),
+        "linear 4 bits": gw.GlobalQSGD(bits=4),
+        "subtractive 4 bits": gw.GlobalQSGD(bits=4, dither="subtractive"),
+        "exponential 8 bits": gw.GlobalQSGD(bits=8, dither="exponential"),
+    }
+    numel = 200_000
+    print("| correlation | workers | " + " | ".join(codecs) + " |")
+    print("|---" * (2 + len(codecs)) + "|")
+    for correlation in (0.0, 0.5, 0.99):
+        for world in WORLDS:
+            vectors = gaussian(world, numel, correlation)
+            cells = [f"{error(codec, vectors):.4f}" for codec in codecs.values()]
+            print(f"| {correlation} | {world} | " + " | ".join(cells) + " |")
+
+
+def print_sizes():
+    numel = 512_000
+    print("| workers | " + " | ".join(f"{bits} bits" for bits in range(2, 9)) + " |")
+    print("|---" * 8 + "|")
+    for world in (1, *WORLDS, 1024):
+        sizes = [
+            8 * gw.GlobalQSGD(bits=bits).term_nbytes(numel, world) / numel + 32 / 512
+            for bits in range(2, 9)
+        ]
+        print(f"| {world} | " + " | ".join(f"{size:.2f}" for size in sizes) + " |")
+
+
+def best(run, rounds=7):
+    """Gvalues/s of the fastest round, by the thread's own clock: others may use the machine."""
+    times = []
+    for _ in range(rounds):
+        start = time.thread_time()
+        run()
+        times.append(time.thread_time() - start)
+    return NUMEL / min(times) / 1e9
+
+
+def speeds(codec, x, y, world):
+    """Norms, a term, a payload, the total, and two terms to one."""
+    key, shared = gw.Key(), codec.statistics(x)
+    how = {"world": world, "shared": shared}
+    term = torch.zeros(codec.term_nbytes(NUMEL, world), dtype=torch.uint8)
+    payload = torch.zeros(codec.max_nbytes(NUMEL), dtype=torch.uint8)
+    yield best(lambda: codec.statistics(x))
+    yield best(lambda: codec.encode_term(x, term, key, 0, **how))
+    yield best(lambda: codec.encode_into(x, payload, key))
+    yield best(lambda: codec.decode_sum(term, y, key, 0, **how))
+    if isinstance(codec, gw.ReducibleCodec):
+        other = term.clone()
+        yield best(lambda: codec.reduce_term(term, other, key, 0))
+    else:
+        yield math.nan
+
+
+def print_speeds(world=4):
+    torch.set_num_threads(1)
+    x = torch.randn(NUMEL)
+    y = x.clone()
+    print("| codec | norms | encode a term | encode a payload | decode | add two terms | memcpy |")
+    print("|---" * 7 + "|")
+    for dither, bits in (("linear", 4), ("subtractive", 4), ("exponential", 4), ("exponential", 8)):
+        codec = gw.GlobalQSGD(bits=bits, dither=dither)
+        cells = [*speeds(codec, x, y, world), best(lambda: y.copy_(x))]
+        print(f"| {dither}, {bits} bits | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |")
+
+
+if __name__ == "__main__":
+    print_errors()
+    print_sizes()
+    print_speeds()

@@ -1,0 +1,304 @@
+r"""Global-QSGD: levels of a norm that all workers share, so that the network sums integers.
+
+For the vectors x_1 ... x_n of n workers, and in each block the norm they agree on,
+
+    |x|_{q,p} = (sum_i |x_i|_q^p)^(1/p),   p or q = inf: the maximum                         (1)
+    G(x) = |x|_{q,p} / (s n) * sum_i z_i,   z_i = floor(s x_i / |x|_{q,p} + u_i)             (2)
+
+with u_i ~ U[0, 1), so that E G(x) = mean(x). Norms are agreed in one small all-reduce; the sum in
+(2) is the backend's own all-reduce, over fields just wide enough for n s (`kernels/fields.py`).
+G is QSGD of the concatenated vectors, averaged, so with p = q = 2 and d values in a block:
+
+    E |G(x) - mean(x)|^2  = (|x|_{2,2} / (n s))^2 sum_i p_i (1 - p_i)                        (3)
+                         <= min(nd / s^2, sqrt(nd) / s) |x|_{2,2}^2 / n^2                    (4)
+    E nonzeros           <= s (s + sqrt(nd))      of all workers together                    (5)
+
+`dither="subtractive"` is ours: the receiver knows every u_i and subtracts it,
+
+    G(x) = |x| / (s n) * sum_i (z_i - u_i + 1/2),                                            (6)
+
+which turns the error of every worker's value into uniform noise of variance 1/12 of a step, half
+of what p (1 - p) is on average, for no bit more. The u_i are stratified over the workers,
+
+    u_i = (u + pi(i) / n) mod 1,   sum_i u_i = (n u mod 1) + (n - 1) / 2,                    (7)
+
+with one common u and a permutation pi that changes with every step and parameter, so that one
+random number undoes n dithers. The more alike the vectors, the more their errors cancel: the
+mean's is 1 / (12 n) steps^2 for independent ones, and 1 / (12 n^2) for equal ones, since
+sum_j floor(y + j / n) = floor(n y).
+
+J. Xin, M. Canini, P. Richtarik, S. Horvath, "Global-QSGD: Allreduce-Compatible Quantization for
+Distributed Learning with Theoretical Guarantees", EuroMLSys 2025, arXiv:2305.18627.
+
+    paper              here
+    n, d               workers (`world`), values in a block
+    s                  `num_levels`
+    |x|_{q,p}          `norm`: "max" is q = p = inf, "l2" is q = p = 2, "l2-max" and "max-l2"
+                       name q and p
+    Global-L_s         `dither="linear"`
+
+Differences from the paper: a norm for every block of 512 values, not one for a DDP bucket of
+25 MB; `block=None` is one for each parameter. Every worker has all s levels, whatever n is: the
+fields grow by log2 n bits instead. Any n, not powers of two. Derivations and measured tables:
+docs/codecs/global_qsgd.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.codec import Key, SummableCodec, TermCodec, check_size
+from gradwire.codecs.resolution import most_levels, resolve
+from gradwire.kernels.fields import Dither, field_width, num_words
+from gradwire.kernels.layout import MIN_SCALE, TILE, check_block, num_blocks
+
+_NORMS = {
+    "max": ("max", "max"),
+    "l2": ("l2", "sum"),
+    "l2-max": ("l2", "max"),
+    "max-l2": ("max", "sum"),
+}
+"""`norm` to the norm of a block, and how the workers' norms, or their squares, are combined."""
+_LEAST_SQUARE = 2.0**-120
+_PERMUTATION_HOP = 255
+"""The random stream that permutes the workers: no message is encoded with it."""
+
+
+@dataclass(frozen=True, repr=False)
+class GlobalQSGD(TermCodec):
+    """Quantize with scales that all workers share, and combine the codes as they are.
+
+    bits: 2 to 8, one of them the sign; fewer are coarser. `levels` (1 to 127) overrides it.
+    norm: "max", "l2", "l2-max" or "max-l2": that of a block, and that over the workers.
+    block: values that share a scale; smaller is finer and costs 32 / block bits a value more.
+    dither: "linear", as in the paper; "subtractive", which has half its error or less; or
+        "exponential", for powers of two, whose error is relative to the value.
+
+    What `dither` is decides whether the network may sum the codes, so it decides the type: a
+    `SummableCodec`, or for "exponential" a `ReducibleCodec`.
+
+    >>> import torch, gradwire as gw
+    >>> vectors = [torch.tensor([1.0, -2.0, 0.0, 4.0]), torch.tensor([3.0, -2.0, 0.0, 0.0])]
+    >>> gw.simulate(gw.GlobalQSGD(bits=4), vectors, gw.Key(seed=1))
+    tensor([ 1.7143, -2.0000,  0.0000,  2.0000])
+    """
+
+    bits: int = 4
+    levels: int | None = None
+    norm: str = "max"
+    block: int | None = 512
+    dither: str = "linear"
+
+    unbiased = True
+    name = "global-qsgd"
+    KINDS: ClassVar[dict[str, type[GlobalQSGD]]] = {}
+    """The type for each `dither`; subclasses enter themselves."""
+
+    def __init_subclass__(cls, dithers: tuple[str, ...], **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        GlobalQSGD.KINDS |= dict.fromkeys(dithers, cls)
+
+    def __new__(cls, *settings: Any, **named: Any) -> GlobalQSGD:
+        """An instance of the kind that `dither` asks for."""
+        dither = named.get("dither", settings[4] if len(settings) > 4 else GlobalQSGD.dither)
+        kind = GlobalQSGD.KINDS.get(dither) if isinstance(dither, str) else None
+        if kind is None:
+            known = ", ".join(GlobalQSGD.KINDS)
+            raise ValueError(f"`dither` must be one of {known}, got {dither!r}.")
+        if issubclass(kind, cls):
+            return object.__new__(kind)
+        return GlobalQSGD(*settings, **named)  # `dataclasses.replace` with another dither
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GlobalQSGD, astuple(self)
+
+    def __repr__(self) -> str:
+        return f"GlobalQSGD({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
+
+    def __post_init__(self) -> None:
+        bits, levels = resolve(self.bits, self.levels)
+        object.__setattr__(self, "bits", bits)
+        object.__setattr__(self, "levels", levels)
+        if self.norm not in _NORMS:
+            raise ValueError(f"`norm` must be one of {', '.join(_NORMS)}, got {self.norm!r}.")
+        check_block(self.block)
+
+    def settings(self) -> dict[str, Any]:
+        """As for any codec, but the resolution is always said."""
+        resolution = {"levels": self.levels} if self.levels else {"bits": self.bits}
+        rest = {k: v for k, v in super().settings().items() if k not in ("bits", "levels")}
+        return resolution | rest
+
+    @property
+    def num_levels(self) -> int:
+        """The paper's s."""
+        return self.levels or most_levels(self.bits)
+
+    @property
+    def grain(self) -> int | None:
+        """Blocks and tiles stay whole."""
+        return None if self.block is None else max(self.block, TILE)
+
+    @property
+    def statistics_op(self) -> str:  # type: ignore[override]
+        """The paper's outer norm: the maximum, or a sum of squares."""
+        return _NORMS[self.norm][1]
+
+    def statistics(self, x: Tensor) -> Tensor:
+        """The norm of every block or its square, +inf where a value is not finite: eq. (1)."""
+        norms = torch.empty(num_blocks(x.numel(), self.block), device=x.device)
+        kernels.select(x.device).block_scales(x, norms, block=self.block, norm=_NORMS[self.norm][0])
+        norms.nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        if self.statistics_op == "max":
+            return norms
+        squares = norms.square_()  # those too small for float32 are zeros, not less than they are
+        return squares.masked_fill_(squares < _LEAST_SQUARE, 0.0)
+
+    def _scales(self, shared: Tensor) -> Tensor:
+        """The common scales: the root of eq. (1), NaN where a value was not finite."""
+        scales = shared if self.statistics_op == "max" else shared.sqrt()
+        return scales.masked_fill(scales.isinf(), torch.nan).clamp_min(MIN_SCALE)
+
+    def max_nbytes(self, numel: int) -> int:
+        """A payload is its own scales, and the term of a world of one."""
+        return 4 * num_blocks(numel, self.block) + self.term_nbytes(numel, 1)
+
+    def encode_into(
+        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
+    ) -> int:
+        """See `Codec.encode_into`."""
+        size = self.max_nbytes(x.numel())
+        scales, codes = self._split(out[:size], x.numel())
+        norm = _NORMS[self.norm][0]
+        self._quantize(x, scales.view(torch.float32), codes, key, offset, world=1, norm=norm)
+        return size
+
+    def decode_into(
+        self,
+        payload: Tensor,
+        out: Tensor,
+        key: Key,
+        offset: int = 0,
+        *,
+        weight: float = 1.0,
+        accumulate: bool = False,
+    ) -> None:
+        """See `Codec.decode_into`."""
+        check_size(payload, self.max_nbytes(out.numel()))
+        aligned = payload.clone() if payload.data_ptr() % 4 else payload
+        scales, codes = self._split(aligned, out.numel())
+        self._dequantize(
+            scales.view(torch.float32), codes, out, key, offset, world=1, total=True,
+            weight=weight, accumulate=accumulate,
+        )  # fmt: skip
+
+    def _split(self, payload: Tensor, numel: int) -> tuple[Tensor, Tensor]:
+        size = 4 * num_blocks(numel, self.block)
+        return payload[:size], payload[size:]
+
+    def encode_term(
+        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """See `TermCodec.encode_term`."""
+        self._quantize(x, self._scales(shared), out, key, offset, world=world, norm=None)
+
+    def decode_sum(
+        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """See `TermCodec.decode_sum`."""
+        self._dequantize(
+            self._scales(shared), total, out, key, offset, world=world, total=True,
+            weight=1 / world, accumulate=False,
+        )  # fmt: skip
+
+    def subtract_term(
+        self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """See `TermCodec.subtract_term`."""
+        self._dequantize(
+            self._scales(shared), term, out, key, offset, world=world, total=False,
+            weight=-1.0, accumulate=True,
+        )  # fmt: skip
+
+    def term_nbytes(self, numel: int, world: int) -> int:
+        """Each kind says."""
+        raise NotImplementedError
+
+    def _quantize(
+        self, x: Tensor, scales: Tensor, out: Tensor, key: Key, offset: int, *,
+        world: int, norm: str | None,
+    ) -> None:  # fmt: skip
+        """Write codes to `out`, with given scales or, if there is a `norm`, with that."""
+        raise NotImplementedError
+
+    def _dequantize(
+        self, scales: Tensor, codes: Tensor, out: Tensor, key: Key, offset: int, *,
+        world: int, total: bool, weight: float, accumulate: bool,
+    ) -> None:  # fmt: skip
+        """Decode the total of `world` terms, or one term among `world`."""
+        raise NotImplementedError
+
+
+class UniformGlobalQSGD(GlobalQSGD, SummableCodec, dithers=("linear", "subtractive")):
+    """Levels at equal distances: the network sums integers."""
+
+    sum_dtype = torch.int32
+
+    def term_nbytes(self, numel: int, world: int) -> int:
+        """Fields of just enough bits for the sum of `world` codes."""
+        return 4 * num_words(numel, field_width(self.num_levels, world))
+
+    def _quantize(
+        self, x: Tensor, scales: Tensor, out: Tensor, key: Key, offset: int, *,
+        world: int, norm: str | None,
+    ) -> None:  # fmt: skip
+        subtractive = self.dither == "subtractive"
+        kernels.select(x.device).quantize_fields(  # eq. (2)
+            x, scales, out.view(torch.int32), levels=self.num_levels,
+            width=field_width(self.num_levels, world), block=self.block, norm=norm,
+            key=_common(key, world) if subtractive else key, offset=offset,
+            shift=_shift(key, world) if subtractive else 0,
+        )  # fmt: skip
+
+    def _dequantize(
+        self, scales: Tensor, codes: Tensor, out: Tensor, key: Key, offset: int, *,
+        world: int, total: bool, weight: float, accumulate: bool,
+    ) -> None:  # fmt: skip
+        dither, terms = None, world if total else 1
+        if self.dither == "subtractive":  # eq. (6), with the sum of (7)
+            shift = 0 if total else _shift(key, world)
+            dither = Dither(_common(key, world), offset, terms, shift, _centre(terms))
+        kernels.select(out.device).dequantize_fields(
+            scales, codes.view(torch.int32), out, levels=self.num_levels,
+            width=field_width(self.num_levels, world), block=self.block, terms=terms,
+            weight=weight, accumulate=accumulate, dither=dither,
+        )  # fmt: skip
+
+
+def _common(key: Key, world: int) -> Key:
+    """The stream of u in eq. (7); a payload of its own has its own."""
+    return key.of(rank=0) if world > 1 else key
+
+
+def _shift(key: Key, world: int) -> int:
+    """This worker's pi(i) / n of eq. (7), in 2^-16; all workers derive the same permutation."""
+    if world == 1:
+        return 0
+    stream = key.of(rank=0, hop=_PERMUTATION_HOP)
+    words = kernels.select(torch.device("cpu")).philox(torch.arange(world), stream)[0]
+    return (int(words.argsort(stable=True)[key.rank]) << 16) // world
+
+
+def _centre(terms: int) -> int:
+    """What makes the sum of `terms` stratified dithers vanish on average.
+
+    In units of 2^-17 steps it is terms * (2^16 - 1) less twice the sum of the shifts,
+    sum_j floor(2^16 j / terms) = ((2^16 - 1) (terms - 1) + gcd(2^16, terms) - 1) / 2.
+    """
+    return (1 << 16) - math.gcd(1 << 16, terms)

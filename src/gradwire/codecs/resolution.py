@@ -1,0 +1,31 @@
+"""The two ways to say how fine a quantizer is: `bits`, and `levels` on each side of zero."""
+
+from __future__ import annotations
+
+DEFAULT_BITS = 4
+
+
+def resolve(bits: int, levels: int | None) -> tuple[int, int | None]:
+    """`bits` and `levels`, checked, with `bits` derived from `levels` and `levels` dropped where
+    `bits` says it all.
+
+    >>> resolve(4, 5), resolve(4, 127)
+    ((4, 5), (8, None))
+    """
+    if levels is not None:
+        if not isinstance(levels, int) or not 1 <= levels <= 127:
+            raise ValueError(f"`levels` must be an integer from 1 to 127, got {levels!r}.")
+        needed = (2 * levels).bit_length()
+        if bits not in (DEFAULT_BITS, needed):
+            raise ValueError(
+                f"`levels={levels}` needs {needed} bits, got `bits={bits}`; give one of the two."
+            )
+        return needed, None if levels == most_levels(needed) else levels
+    if not isinstance(bits, int) or not 2 <= bits <= 8:
+        raise ValueError(f"`bits` must be an integer from 2 to 8, got {bits!r}.")
+    return bits, None
+
+
+def most_levels(bits: int) -> int:
+    """Levels on each side of zero that codes of `bits` bits have room for."""
+    return (1 << bits - 1) - 1

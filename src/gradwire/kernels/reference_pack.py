@@ -1,0 +1,31 @@
+"""Packing of codes in plain torch, as `layout.py` has it; for all reference kernels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels.layout import fields
+
+
+def pack(code: Tensor, width: int) -> Tensor:
+    """Tiles of codes (rows, size) to bytes."""
+    packed = []
+    for bits, shift in fields(width):
+        part = ((code >> shift) & ((1 << bits) - 1)).view(code.shape[0], 8 // bits, -1)
+        place = bits * torch.arange(8 // bits).view(-1, 1)
+        packed.append((part << place).sum(1))
+    return torch.cat(packed, 1).view(-1).to(torch.uint8)
+
+
+def unpack(packed: Tensor, width: int) -> Tensor:
+    """The inverse of `pack`, for `packed` of shape (rows, bytes of a tile)."""
+    code = torch.zeros((), dtype=torch.int64)
+    stride, start = packed.shape[1] // width, 0
+    for bits, shift in fields(width):
+        octets = packed[:, None, start : start + stride * bits].to(torch.int64)
+        place = bits * torch.arange(8 // bits).view(-1, 1)
+        part = (octets >> place) & ((1 << bits) - 1)
+        code = code + (part.view(packed.shape[0], -1) << shift)
+        start += stride * bits
+    return code
