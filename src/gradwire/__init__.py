@@ -8,6 +8,7 @@ from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
 from gradwire.ddp import Handle, Stats, attach
 from gradwire.functional import all_reduce
+from gradwire.wire import WireError, decode, encode
 
 __version__ = "0.1.0"
 
@@ -22,8 +23,11 @@ __all__ = [
     "ReducibleCodec",
     "Stats",
     "SummableCodec",
+    "WireError",
     "all_reduce",
     "attach",
+    "decode",
+    "encode",
     "parse",
     "simulate",
 ]

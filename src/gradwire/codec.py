@@ -121,7 +121,8 @@ class Codec(ABC):
     ) -> None:
         """Write (or add, if `accumulate`) `weight` times the decoded values to `out` (float32).
 
-        Raises `ValueError` if `payload` is not one that `encode_into` could have written.
+        Raises `ValueError` if `payload` does not have the size or structure of one that
+        `encode_into` writes for as many values.
         """
 
     def aggregate_into(

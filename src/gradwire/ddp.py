@@ -103,8 +103,13 @@ class Handle:
         }
 
     def close(self) -> None:
-        """End the thread. The module cannot take another hook; wrap the model anew for that."""
+        """End the thread and its process group, on every rank; `stats` and state stay.
+
+        The module cannot take another hook; wrap the model anew for that.
+        """
         self._lane.close()
+        if dist.is_initialized():
+            dist.destroy_process_group(self._reducer.link.group)
 
     def hook(self) -> Callable[..., torch.futures.Future[Tensor]]:
         """The communication hook for `register_comm_hook`."""

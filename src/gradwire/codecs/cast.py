@@ -21,6 +21,7 @@ from torch import Tensor
 
 from gradwire.codec import Key, SummableCodec, check_size
 
+_PIECE = 1 << 16
 _CAST_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -50,10 +51,14 @@ class _Dense(SummableCodec):
     ) -> None:
         check_size(payload, self.max_nbytes(out.numel()))
         values = payload.view(self.sum_dtype)
-        if accumulate:
-            out.add_(values, alpha=weight)
-        else:
-            out.copy_(values).mul_(weight)
+        if not accumulate:
+            out.copy_(values)
+            if weight != 1:
+                out.mul_(weight)
+            return
+        pieces = zip(torch.split(out, _PIECE), torch.split(values, _PIECE), strict=True)
+        for part, half in pieces:
+            part.add_(half.float(), alpha=weight)  # mixed types in one `add_` are slow
 
     def term_nbytes(self, numel: int, world: int) -> int:
         return self.max_nbytes(numel)

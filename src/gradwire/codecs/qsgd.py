@@ -61,7 +61,7 @@ class QSGD(Codec):
     >>> codec = gw.QSGD(bits=4)
     >>> x = torch.tensor([1.0, -2.0, 0.0, 4.0])
     >>> codec.decode(codec.encode(x, gw.Key(seed=1)), 4, gw.Key(seed=1))
-    tensor([ 0.5714, -1.7143,  0.0000,  4.0000])
+    tensor([ 1.1429, -1.7143,  0.0000,  4.0000])
     """
 
     bits: int = 4

@@ -26,6 +26,7 @@ from gradwire.kernels.cpu_exponential import exp_dequantize, exp_quantize, exp_r
 from gradwire.kernels.cpu_fields import dequantize_fields, quantize_fields
 from gradwire.kernels.cpu_intrinsics import jit, level
 from gradwire.kernels.cpu_tiles import (
+    load_tile,
     pack_tile,
     philox_words,
     random_tile,
@@ -60,7 +61,7 @@ def _block_scales(x, scales, block, norm):  # type: ignore[no-untyped-def]
 
 @jit
 def _quantize(x, scales, packed, levels, width, block, norm, key, counter):  # type: ignore[no-untyped-def]
-    tile, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
+    room, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
     words = np.empty(TILE // 2, np.uint32)
     dither = words.view(np.uint16)
     codes = np.empty(TILE, np.uint8)
@@ -69,8 +70,8 @@ def _quantize(x, scales, packed, levels, width, block, norm, key, counter):  # t
         stop = min(at + TILE, len(x))
         if norm and block > TILE and at % block == 0:
             end = min(at + block, len(x))
-            scales[at // block] = scale_of_tiles(x, at, end, norm == 2, tile)
-        widen(x, at, stop, tile)
+            scales[at // block] = scale_of_tiles(x, at, end, norm == 2, room)
+        tile = load_tile(x, at, stop, room)
         if norm and block <= TILE:
             scales_in_tile(tile, stop - at, block, norm == 2, scales[at // block :], squares)
         size = -(-(stop - at) // 8) * 8

@@ -6,12 +6,18 @@ vectorization. Each function here is one LLVM expression on the types it names.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
+from numba.core import config as numba_config
 from numba.extending import intrinsic
+
+config: Any = numba_config
 
 _I8, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 
@@ -95,5 +101,28 @@ add16 = _intrinsic(_u16, (_u16, _u16), lambda b, x, y: b.add(x, y))
 high_half = _intrinsic(_u32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
 centred = _intrinsic(_f32, (_u32, _i32), _build_centred)
 
-jit = njit(nogil=True, cache=True)
 inline = njit(nogil=True, inline="always")
+
+
+def _cache_dir() -> str:
+    """Where compiled kernels are kept: a folder for each state of all their sources.
+
+    Numba looks at the file of a function alone, and would go on using one whose callee in
+    another file has changed.
+    """
+    sources = sorted(Path(__file__).parent.glob("cpu*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return str(Path(config.CACHE_DIR or home / "gradwire") / digest)
+
+
+_CACHE_DIR = _cache_dir()
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile `function` when it is first called, without the GIL, and keep it for later runs."""
+    others, config.CACHE_DIR = config.CACHE_DIR, _CACHE_DIR
+    try:
+        return njit(nogil=True, cache=True)(function)
+    finally:
+        config.CACHE_DIR = others

@@ -37,8 +37,8 @@ _TINY = np.float32(MIN_SCALE)
 
 @inline
 def philox_words(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
-    """Philox-4x32-10."""
-    for _ in range(10):
+    """Philox-4x32-7."""
+    for _ in range(7):
         high0, low0 = mulhi32(np.uint32(0xD2511F53), c0), mul32(np.uint32(0xD2511F53), c0)
         high1, low1 = mulhi32(np.uint32(0xCD9E8D57), c2), mul32(np.uint32(0xCD9E8D57), c2)
         c0, c1 = xor32(xor32(high1, c1), k0), low1
@@ -99,6 +99,29 @@ def _widen_for(x, start, stop, tile):  # type: ignore[no-untyped-def]
             tile[stop - start :] = np.float32(0)
 
     return copy
+
+
+def load_tile(x: Any, start: int, stop: int, room: Any) -> Any:
+    """x[start:stop] as a tile of float32: in place if that is what it is, else in `room`."""
+
+
+@overload(load_tile)
+def _load_tile_for(x, start, stop, room):  # type: ignore[no-untyped-def]
+    if x.dtype == types.float32:
+
+        def load(x, start, stop, room):  # type: ignore[no-untyped-def]
+            if stop - start == TILE:
+                return x[start:stop]
+            widen(x, start, stop, room)
+            return room
+
+    else:
+
+        def load(x, start, stop, room):  # type: ignore[no-untyped-def]
+            widen(x, start, stop, room)
+            return room
+
+    return load
 
 
 @jit

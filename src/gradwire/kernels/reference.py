@@ -41,7 +41,7 @@ def quantize(
 
     The code of a value is that integer plus `levels`, in [0, 2 * levels]. The fraction is kept
     to 16 bits, rounded to nearest, and met by 16 random bits: the bias is at most 2^-17 of a
-    step, and below 2^-16 with the rounding of the product at 8 bits. `norm` says which scales
+    step, and levels / 128 * 2^-16 more for the rounding of the product. `norm` says which scales
     to compute first; None takes them as given. A block whose scale is NaN gets zero codes.
     """
     if norm is not None:

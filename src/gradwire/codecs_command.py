@@ -1,0 +1,108 @@
+"""`gradwire codecs`: what the registry holds, and what each codec promises."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from rich.table import Table
+
+from gradwire.codec import SummableCodec
+from gradwire.codecs import REGISTRY, Entry, parse
+from gradwire.collectives import choose
+from gradwire.output import JsonFile, check_writable, console, refusing, write_json
+
+_WORLDS = (2, 4)
+_NUMEL = 1_000_000
+
+
+def codecs(json_file: JsonFile = None) -> None:
+    """List the codecs, what each promises, and how to spell it.
+
+    Example: which codecs may the network sum?
+
+        gradwire codecs --json - | jq '.[] | select(.summable) | .name'
+    """
+    with refusing():
+        check_writable(json_file)
+    described = describe()
+    console(json_file).print(table(described))
+    write_json(described, json_file)
+
+
+def describe() -> list[dict[str, Any]]:
+    """One object for each codec, ready for JSON."""
+    return [_describe(name, entry) for name, entry in REGISTRY.items()]
+
+
+def _describe(name: str, entry: Entry) -> dict[str, Any]:
+    codec = entry.make()
+    return {
+        "name": name,
+        "summary": entry.summary,
+        "settings": _defaults(entry),
+        "summable": isinstance(codec, SummableCodec),
+        "unbiased": codec.unbiased,
+        "error_feedback": not codec.unbiased,
+        "collectives": {str(world): choose(codec, world) for world in _WORLDS},
+        "examples": [_example(spec) for spec in entry.examples],
+    }
+
+
+def _defaults(entry: Entry) -> dict[str, Any]:
+    """The settings a spec may change; `fp16` has none, since its name says it all."""
+    if not is_dataclass(entry.make):
+        return {}
+    return {field.name: field.default for field in fields(entry.make)}
+
+
+def _example(spec: str) -> dict[str, Any]:
+    """A spec and its bits per value; None if they depend on the data."""
+    codec = parse(spec)
+    bits = 8 * codec.max_nbytes(_NUMEL) / _NUMEL if codec.fixed_size else None
+    return {"spec": spec, "bits_per_value": bits}
+
+
+def table(codecs: list[dict[str, Any]]) -> Table:
+    """What `describe` says, for people: a paragraph for each codec."""
+    shown = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    shown.add_column(no_wrap=True, style="bold")
+    shown.add_column()
+    for codec in codecs:
+        shown.add_row(codec["name"], "\n".join(_lines(codec)) + "\n")
+    return shown
+
+
+def _lines(codec: dict[str, Any]) -> list[str]:
+    width = max(len(example["spec"]) for example in codec["examples"])
+    return [
+        codec["summary"],
+        *([f"settings: {_spell(codec['settings'])}"] if codec["settings"] else []),
+        ", ".join(_promises(codec)),
+        *(f"  {example['spec']:{width}}  {_bits(example)}" for example in codec["examples"]),
+    ]
+
+
+def _promises(codec: dict[str, Any]) -> list[str]:
+    return [
+        "unbiased" if codec["unbiased"] else "biased",
+        "error feedback by default" if codec["error_feedback"] else "no error feedback by default",
+        "summable" if codec["summable"] else "not summable",
+        _travels(codec["collectives"]),
+    ]
+
+
+def _travels(collectives: dict[str, str]) -> str:
+    """Collectives by the number of workers, those that agree said once."""
+    if len(set(collectives.values())) == 1:
+        return next(iter(collectives.values()))
+    return ", ".join(f"{name} for {world}" for world, name in collectives.items()) + " workers"
+
+
+def _spell(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())
+
+
+def _bits(example: dict[str, Any]) -> str:
+    bits = example["bits_per_value"]
+    return "bits a value depend on the data" if bits is None else f"{bits:.3f} bits a value"

@@ -1,0 +1,140 @@
+"""`gradwire inspect`: what a message says of itself, and what its bits are spent on."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from gradwire.codecs.qsgd import QSGD
+from gradwire.kernels.layout import num_blocks
+from gradwire.output import JsonFile, check_writable, console, refusing, write_json
+from gradwire.wire import CHECKSUM_NBYTES, MAX_HEADER_NBYTES, VERSION, Header, Message, WireError
+
+STDIN = Path("-")
+BAD_MESSAGE = 1
+ANY_NUMEL = 1 << 63
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A message; - is standard input.")],
+    json_file: JsonFile = None,
+) -> None:
+    """Print the header of a message and what its bits are spent on. Its values are not decoded.
+
+    Example: in Python, keep a message in a file,
+
+        Path("x.gw").write_bytes(gw.encode(gw.QSGD(bits=4), torch.randn(1000)))
+
+    then see what 4 bits a value really cost.
+
+        gradwire inspect x.gw
+
+    The exit code is 1 if FILE is not a whole message, and 2 if it cannot be read.
+    """
+    with refusing():
+        check_writable(json_file)
+        data = _read(file)
+    try:
+        described = describe(Message.read(data, max_numel=ANY_NUMEL))
+    except WireError as error:
+        typer.echo(f"Error: {file} is not a whole message: {error}", err=True)
+        raise typer.Exit(BAD_MESSAGE) from None
+    console(json_file).print(facts(described), "", budget(described), sep="\n")
+    write_json([described], json_file)
+
+
+def _read(file: Path) -> bytes:
+    """All of `file`, or only its start if no message starts like that."""
+    try:
+        if file == STDIN:
+            return _read_message(sys.stdin.buffer)
+        with file.open("rb") as stream:
+            return _read_message(stream)
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def _read_message(stream: IO[bytes]) -> bytes:
+    head = stream.read(MAX_HEADER_NBYTES)
+    try:
+        Header.unpack(memoryview(head))
+    except WireError:
+        return head
+    return head + stream.read()
+
+
+def describe(message: Message) -> dict[str, Any]:
+    """What there is to say about a message, ready for JSON.
+
+    >>> import torch, gradwire as gw
+    >>> message = gw.encode(gw.QSGD(bits=4), torch.ones(1000), gw.Key(step=7))
+    >>> describe(Message.read(message))["bytes"]
+    {'header': 56, 'scales': 8, 'codes': 500, 'checksum': 4, 'total': 568}
+    """
+    header = message.header
+    parts = _parts(message)
+    return {
+        "version": VERSION,
+        "codec": str(message.codec),
+        "shape": list(header.shape),
+        "numel": header.numel,
+        "dtype": str(header.dtype).removeprefix("torch."),
+        "key": asdict(header.key),
+        "checksum": "ok",
+        "bytes": parts,
+        "bits_per_value": {name: _per(8 * size, header.numel) for name, size in parts.items()},
+        "ratio": _per(parts["total"], 4 * header.numel),
+    }
+
+
+def _parts(message: Message) -> dict[str, int]:
+    """The bytes of each part of a message, in order, and of all."""
+    codec, payload = message.codec, message.header.payload_nbytes
+    parts = {"payload": payload}
+    if isinstance(codec, QSGD):
+        scales = min(4 * num_blocks(message.header.numel, codec.block), payload)
+        parts = {"scales": scales, "codes": payload - scales}
+    parts = {"header": message.header.nbytes, **parts, "checksum": CHECKSUM_NBYTES}
+    return {**parts, "total": sum(parts.values())}
+
+
+def _per(amount: int, count: int) -> float | None:
+    return amount / count if count else None
+
+
+def facts(described: dict[str, Any]) -> Table:
+    """What the header says, one fact a line."""
+    shown = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    shown.add_column(no_wrap=True, style="bold")
+    shown.add_column(overflow="fold")
+    shape = " x ".join(str(dim) for dim in described["shape"]) or "scalar"
+    shown.add_row("codec", described["codec"])
+    shown.add_row("shape", f"{shape} ({described['numel']:,} values)")
+    shown.add_row("dtype", described["dtype"])
+    shown.add_row("key", ", ".join(f"{name}={v}" for name, v in described["key"].items()))
+    shown.add_row("format", f"version {described['version']}, checksum {described['checksum']}")
+    return shown
+
+
+def budget(described: dict[str, Any]) -> Table:
+    """What each part of the message costs."""
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    shown.add_column("")
+    for head in ("bytes", "bits/value", "of float32"):
+        shown.add_column(head, justify="right", no_wrap=True)
+    for name, size in described["bytes"].items():
+        ratio = _per(size, 4 * described["numel"])
+        bits = described["bits_per_value"][name]
+        shown.add_row(
+            name,
+            f"{size:,}",
+            "-" if bits is None else f"{bits:.3f}",
+            "-" if ratio is None else f"{ratio:.4f}",
+            style="bold" if name == "total" else "",
+        )
+    return shown

@@ -1,0 +1,1 @@
+"""The training lab behind `gradwire train`: the same training, once per codec, side by side."""

@@ -1,0 +1,66 @@
+"""What the lab shows while it runs."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich import progress
+
+from gradwire.lab.records import Event, Progress, Result, Settings
+from gradwire.lab.table import score, score_title
+from gradwire.output import console
+
+
+class Display:
+    """A bar per codec on a terminal; elsewhere a line per codec when it is finished."""
+
+    def __init__(self, settings: Settings, *, quiet: bool) -> None:
+        self.results: list[Result] = []
+        self._out = out = console(stderr=True)
+        out.quiet = quiet
+        self._bars = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[loss]}"),
+            progress.TimeRemainingColumn(elapsed_when_finished=True),
+            console=out,
+            disable=not out.is_terminal,
+        )
+        self._ids = [
+            self._bars.add_task(codec, total=settings.steps, loss="", start=False)
+            for codec in settings.codecs
+        ]
+        out.print(
+            f"{settings.task}: {settings.steps} steps on {settings.workers} workers "
+            f"with {', '.join(settings.codecs)}",
+            soft_wrap=True,
+        )
+
+    def __call__(self, event: Event) -> None:
+        """Show what happened."""
+        if isinstance(event, Progress):
+            self._bars.start_task(self._ids[event.index])
+            self._bars.update(
+                self._ids[event.index], completed=event.step, loss=f"loss {event.loss:.3f}"
+            )
+            return
+        self.results.append(event)
+        if not self._out.is_terminal:
+            self._out.print(
+                f"{event.codec}: {score_title(event)} {score(event)}, test loss {event.loss:.4f}, "
+                f"{event.bytes_per_step:,.0f} bytes and {event.step_s:.3f} s a step",
+                soft_wrap=True,
+            )
+
+    def __enter__(self) -> Display:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()

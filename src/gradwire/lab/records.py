@@ -1,0 +1,99 @@
+"""What the parts of the lab tell each other. Free of torch, so that the CLI starts quickly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One invocation of the lab: everything a worker needs to know."""
+
+    task: str
+    codecs: tuple[str, ...]
+    workers: int
+    steps: int
+    batch: int
+    lr: float
+    seed: int
+    threads: int
+    data: Path | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`step` steps of the codec at place `index` are done; `loss` is that of the last one."""
+
+    index: int
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the loss curve: the mean training loss of the steps since the last point."""
+
+    step: int
+    loss: float
+    bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one codec did. Bytes and seconds are those of the average worker.
+
+    The `_s` are seconds per step, and their parts overlap: a bucket is encoded and sent while
+    the backward pass is still computing the next.
+    """
+
+    codec: str
+    task: str
+    score: float
+    score_name: str
+    loss: float
+    bytes_per_step: float
+    bits_per_value: float
+    ratio: float | None
+    step_s: float
+    compute_s: float
+    encode_s: float
+    comm_s: float
+    decode_s: float
+    steps: int
+    workers: int
+    seed: int
+    parameters: int
+    curve: tuple[Point, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything under its own name, but the score under what it measures.
+
+        JSON knows no infinity, so the loss of a run that diverged is null.
+        """
+        fields = asdict(self)
+        for place in (fields, *fields["curve"]):
+            place["loss"] = place["loss"] if math.isfinite(place["loss"]) else None
+        return {
+            "codec": fields.pop("codec"),
+            "task": fields.pop("task"),
+            fields.pop("score_name"): fields.pop("score"),
+            **fields,
+        }
+
+
+Event = Progress | Result
+Listener = Callable[[Event], None]
+
+
+def float32_bytes(parameters: int, workers: int) -> float:
+    """What a worker sends for one ring all-reduce of float32 gradients.
+
+    >>> float32_bytes(parameters=1000, workers=4)
+    6000.0
+    """
+    return 2 * (workers - 1) / workers * 4 * parameters

@@ -1,0 +1,114 @@
+"""The report: one HTML file that holds all it needs, plotly.js included."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+
+from gradwire.lab.records import Result, Settings
+from gradwire.lab.table import CAPTION, columns, score, score_title
+from gradwire.output import check_writable
+
+FILE_NAME = "index.html"
+TEMPLATE = Path(__file__).with_name("report.html")
+COLORS = (
+    "#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e",
+    "#97bbf5", "#9498a0",
+)  # fmt: skip
+
+
+def check_possible(directory: Path) -> None:
+    """Raise `ValueError` before any training, not after it, if there could be no report."""
+    if importlib.util.find_spec("plotly") is None:
+        raise ValueError("a report needs plotly: pip install 'gradwire[report]'.")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{directory} cannot be made: {error.strerror}.") from None
+    check_writable(directory / FILE_NAME)
+
+
+def write_report(settings: Settings, results: Sequence[Result], directory: Path) -> Path:
+    """Write the page into `directory` and return its path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / FILE_NAME
+    path.write_text(page(settings, results), encoding="utf-8")
+    return path
+
+
+def page(settings: Settings, results: Sequence[Result]) -> str:
+    """Return the report as HTML."""
+    from plotly.offline import get_plotlyjs
+
+    runs = [
+        {"codec": r.codec, "color": color(i), "curve": r.to_json()["curve"]}
+        for i, r in enumerate(results)
+    ]
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        title=escape(f"{settings.task} on {settings.workers} workers"),
+        facts=_facts(settings, results[0]),
+        cards="".join(_card(result, color(i)) for i, result in enumerate(results)),
+        table=_table(results),
+        caption=escape(CAPTION),
+        runs=json.dumps(runs).replace("<", "\\u003c"),
+        plotly=get_plotlyjs(),
+    )
+
+
+def color(index: int) -> str:
+    """Give each codec one colour, the same in every plot."""
+    return COLORS[index % len(COLORS)]
+
+
+def _facts(settings: Settings, result: Result) -> str:
+    facts = {
+        "parameters": f"{result.parameters:,}",
+        "steps": f"{settings.steps:,}",
+        "examples a worker and step": settings.batch,
+        "learning rate": f"{settings.lr:g}",
+        "seed": settings.seed,
+    }
+    return "".join(f"<span><b>{value}</b> {name}</span> " for name, value in facts.items())
+
+
+def _card(result: Result, color: str) -> str:
+    number, words = _saving(result.ratio)
+    return (
+        f'<button class="card" aria-pressed="true" style="--codec: {color}">'
+        f'<code>{escape(result.codec)}</code><span class="large">{number}&times;</span> {words}'
+        f"<br><small>{score(result)} {escape(score_title(result))}</small></button>"
+    )
+
+
+def _saving(ratio: float | None) -> tuple[str, str]:
+    """Return how many times, and what; a single worker sends nothing and has no ratio.
+
+    >>> _saving(0.125), _saving(1.0), _saving(1.5)
+    (('8.0', 'fewer bytes'), ('1', 'the bytes of float32'), ('1.5', 'more bytes'))
+    """
+    if not ratio:
+        return "0", "the bytes of float32"
+    if abs(ratio - 1) < 0.005:
+        return "1", "the bytes of float32"
+    return (f"{1 / ratio:.1f}", "fewer bytes") if ratio < 1 else (f"{ratio:.1f}", "more bytes")
+
+
+def _table(results: Sequence[Result]) -> str:
+    head = "".join(f"<th>{_joined(column.head)}</th>" for column in columns(results[0]))
+    rows = "".join(_row(result, color(i)) for i, result in enumerate(results))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _row(result: Result, color: str) -> str:
+    codec, *numbers = (escape(column.cell(result)) for column in columns(result))
+    cells = "".join(f"<td>{number}</td>" for number in numbers)
+    return f'<tr style="--codec: {color}"><td><i></i><code>{codec}</code></td>{cells}</tr>'
+
+
+def _joined(head: str) -> str:
+    """Undo the line breaks that a terminal needs."""
+    return escape(head.replace("\n/", "/").replace("\n", " "))

@@ -1,0 +1,90 @@
+"""From what the user asked for to `Settings`, or to a sentence that says what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradwire.lab.records import Settings
+from gradwire.output import check_at_least_one
+
+DEFAULT_WORKERS = 4
+
+
+@dataclass(frozen=True)
+class Request:
+    """The command line; None leaves the choice to the task."""
+
+    codecs: tuple[str, ...]
+    task: str
+    workers: int | None
+    steps: int | None
+    epochs: float | None
+    batch: int | None
+    lr: float | None
+    seed: int
+    threads: int
+    data: Path | None
+
+    def settings(self) -> Settings:
+        """Fill in what was left open. Raises `ValueError` if the request cannot be met."""
+        from gradwire import Key, parse
+        from gradwire.lab.tasks import TASKS
+
+        if self.task not in TASKS:
+            raise ValueError(f"`task` must be one of {', '.join(TASKS)}, got {self.task}.")
+        for codec in self.codecs:
+            parse(codec)
+        task = TASKS[self.task]
+        workers = self._num_workers()
+        batch = task.batch if self.batch is None else self.batch
+        lr = task.lr if self.lr is None else self.lr
+        check_at_least_one(workers=workers, batch=batch, threads=self.threads)
+        _check_positive(lr=lr, epochs=1 if self.epochs is None else self.epochs)
+        Key(seed=self.seed)
+        steps = self._num_steps(task.steps, len(task.data(self.data).train), workers * batch)
+        return Settings(
+            self.task, self.codecs, workers, steps, batch, lr, self.seed, self.threads, self.data
+        )
+
+    def _num_workers(self) -> int:
+        started = torchrun_workers()
+        if started and self.workers not in (None, started):
+            raise ValueError(
+                f"`workers` is {self.workers}, but torchrun started {started}; leave it out."
+            )
+        return started or (DEFAULT_WORKERS if self.workers is None else self.workers)
+
+    def _num_steps(self, default: int, examples: int, examples_per_step: int) -> int:
+        if examples_per_step > examples:
+            raise ValueError(
+                f"a step takes {examples_per_step} examples (`workers` times `batch`), "
+                f"but the training set has only {examples}."
+            )
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError("`steps` and `epochs` say the same thing; give one of them.")
+        steps = default if self.steps is None else self.steps
+        if self.epochs is not None:
+            steps = round(self.epochs * (examples // examples_per_step))
+        check_at_least_one(steps=steps)
+        return steps
+
+
+def torchrun_workers() -> int | None:
+    """Return how many workers torchrun started, None if it did not start this process."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    return int(os.environ["WORLD_SIZE"])
+
+
+def is_first_worker() -> bool:
+    """Is this the process that speaks to the user? Under torchrun, only one does."""
+    return torchrun_workers() is None or os.environ["RANK"] == "0"
+
+
+def _check_positive(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not 0 < number < math.inf:
+            raise ValueError(f"`{name}` must be positive and finite, got {number}.")

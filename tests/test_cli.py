@@ -1,0 +1,118 @@
+"""The command line, in this process where it can be and in one of its own where it must."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import gradwire
+from gradwire.cli import app
+from gradwire.codecs import REGISTRY
+
+SMALL = ["bench", "--numel", "5000", "--repeat", "1", "--seconds", "0"]
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def run_alone(*arguments: str):
+    command = [sys.executable, "-m", "gradwire", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+def test_json_alone_goes_to_standard_output():
+    done = run_alone(*SMALL, "-c", "qsgd:levels=7", "-c", "none", "--json", "-")
+    assert done.returncode == 0
+    assert [row["codec"] for row in json.loads(done.stdout)] == ["qsgd:levels=7", "none"]
+    assert "memcpy" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_mistakes_leave_no_traceback():
+    done = run_alone("bench", "-c", "qsgd:bits=99")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "Error: `bits` must be an integer from 2 to 8, got 99.\n"
+
+
+def test_interrupt(monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradwire.bench.Bench.run", interrupted)
+    ended = run(*SMALL)
+    assert (ended.exit_code, ended.output) == (130, "")
+
+
+def test_version():
+    assert run("--version").output == f"gradwire {gradwire.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [[], ["codecs"], ["bench"], ["train"], ["inspect"]])
+def test_help_has_a_worked_example(command):
+    shown = run(*command, "--help")
+    assert shown.exit_code == 0
+    assert "Example" in shown.output
+    assert f"gradwire {' '.join(command)}".strip() in shown.output.split("Example", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["-c", "qsdg"], "Did you mean 'qsgd'?"),
+        (["-c", "qsgd:bit=4"], "is not a setting of qsgd"),
+        (["--numel", "0"], "`numel` must be at least 1, got 0."),
+        (["--threads", "-1"], "`threads` must be at least 1, got -1."),
+        (["--repeat", "0"], "`repeat` must be at least 1, got 0."),
+        (["--seconds", "nan"], "`seconds` must be 0 or more, got nan."),
+        (["--seed", "-1"], "`seed`"),
+        (["--json", "no/such/directory/file"], "cannot be written: No such file or directory."),
+        (["--json", os.curdir], "cannot be written: Is a directory."),
+        (["--numel", "9" * 14], "there is no memory for 99,999,999,999,999 values"),
+        (["--dtype", "int8"], "int8"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(arguments, complaint):
+    refused = run("bench", *arguments)
+    assert refused.exit_code == 2
+    assert complaint in refused.output
+    assert "Traceback" not in refused.output
+
+
+def test_refusal_leaves_no_file(tmp_path):
+    path = tmp_path / "rows.json"
+    assert run(*SMALL, "-c", "nothing", "--json", str(path)).exit_code == 2
+    assert not path.exists()
+
+
+def test_table_and_file(tmp_path):
+    path = tmp_path / "rows.json"
+    done = run(*SMALL, "-c", "fp16", "--json", str(path), "--dtype", "bfloat16")
+    assert done.exit_code == 0
+    assert "fp16" in done.output
+    assert max(len(line) for line in done.output.splitlines()) <= 100
+    assert [row["dtype"] for row in json.loads(path.read_text())] == ["bfloat16"]
+
+
+def test_codecs_are_listed():
+    listed = json.loads(run("codecs", "--json", "-").stdout)
+    assert [codec["name"] for codec in listed] == list(REGISTRY)
+    by_name = {codec["name"]: codec for codec in listed}
+    assert by_name["fp16"]["error_feedback"] and by_name["fp16"]["summable"]
+    qsgd = by_name["qsgd"]
+    assert qsgd["settings"]["block"] == 512
+    assert qsgd["unbiased"] and not qsgd["summable"] and not qsgd["error_feedback"]
+    assert qsgd["collectives"] == {"2": "all_gather", "4": "two_shot"}
+    bits = {example["spec"]: example["bits_per_value"] for example in qsgd["examples"]}
+    assert bits["qsgd"] == pytest.approx(4 + 32 / 512, abs=1e-4)
+    assert bits["qsgd:bits=4,wire=zstd"] is None
+
+
+def test_codecs_for_people():
+    shown = run("codecs").output
+    assert all(example in shown for entry in REGISTRY.values() for example in entry.examples)
+    assert max(len(line) for line in shown.splitlines()) <= 100

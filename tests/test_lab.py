@@ -1,0 +1,331 @@
+"""The lab with real processes: what it measures, and that it always ends."""
+
+import contextlib
+import gzip
+import json
+import multiprocessing
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import typer
+from typer.testing import CliRunner
+
+from gradwire.lab import workers
+from gradwire.lab.command import train
+from gradwire.lab.data import SUBSET, Split, batches, load_mnist
+from gradwire.lab.records import Event, Listener, Progress, float32_bytes
+from gradwire.lab.tasks import TASKS
+
+LENET = 1_630_154  # parameters of mnist-cnn
+GRADWIRE = [sys.executable, "-m", "gradwire"]
+QUICK = ["--batch", "16", "--steps", "30"]
+
+
+def run(*command: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@pytest.fixture(scope="module")
+def comparison() -> subprocess.CompletedProcess[str]:
+    codecs = ["-c", "none", "-c", "qsgd:bits=4"]
+    return run(*GRADWIRE, "train", "-w", "2", *codecs, *QUICK, "--json", "-")
+
+
+@pytest.fixture(scope="module")
+def results(comparison: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert comparison.returncode == 0, comparison.stderr
+    found: list[dict[str, Any]] = json.loads(comparison.stdout)
+    return found
+
+
+def test_one_object_per_codec_with_everything_in_it(results: list[dict[str, Any]]) -> None:
+    assert [result["codec"] for result in results] == ["none", "qsgd:bits=4"]
+    for result in results:
+        assert (result["task"], result["workers"], result["steps"]) == ("mnist-cnn", 2, 30)
+        assert 0 <= result["accuracy"] <= 1
+        for seconds in ("step_s", "compute_s", "encode_s", "comm_s", "decode_s"):
+            assert 0 <= result[seconds] < 10
+        assert result["step_s"] > 0
+
+
+def test_every_codec_learns(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        assert result["accuracy"] > 0.6
+        assert result["curve"][-1]["loss"] < 0.6 * result["curve"][0]["loss"]
+
+
+def test_curves_run_from_the_first_step_to_the_last(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        curve = result["curve"]
+        assert [point["step"] for point in curve] == list(range(1, 31))
+        assert curve[-1]["bytes"] == 30 * result["bytes_per_step"]
+        for name in ("bytes", "seconds"):
+            values = [point[name] for point in curve]
+            assert values == sorted(values)
+
+
+def test_both_codecs_start_from_the_same_weights(results: list[dict[str, Any]]) -> None:
+    first = [result["curve"][0]["loss"] for result in results]
+    assert first[0] == first[1]
+
+
+def test_bytes_are_those_of_the_wire(results: list[dict[str, Any]]) -> None:
+    none, qsgd = results
+    assert none["bytes_per_step"] == float32_bytes(LENET, workers=2) == 4 * LENET
+    assert (none["ratio"], none["bits_per_value"]) == (1, 32)
+    assert isinstance(qsgd["bytes_per_step"], int)
+    assert qsgd["ratio"] <= 0.13
+    assert 4 < qsgd["bits_per_value"] < 4.2
+
+
+def test_the_table_is_plain_text_of_100_columns(
+    comparison: subprocess.CompletedProcess[str],
+) -> None:
+    lines = comparison.stderr.splitlines()
+    assert any(line.startswith("qsgd:bits=4 ") and "0.12" in line for line in lines)
+    assert max(map(len, lines)) <= 100
+    assert all(line.isprintable() for line in lines)
+
+
+def test_torchrun_brings_its_own_workers(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    torchrun = shutil.which("torchrun", path=Path(sys.executable).parent)
+    assert torchrun
+    command = [torchrun, "--standalone", "--nproc-per-node", "2", "-m", "gradwire", "train"]
+    done = run(*command, "-t", "mnist-fc", "-c", "qsgd:bits=4", *QUICK, "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(file.read_text())
+    assert (result["workers"], result["task"]) == (2, "mnist-fc")
+    assert done.stdout.count("qsgd:bits=4") == 1
+
+
+def test_a_single_worker_sends_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    done = run(*GRADWIRE, "train", "-w", "1", "-c", "none", *QUICK, "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(file.read_text())
+    assert (result["bytes_per_step"], result["ratio"]) == (0, None)
+
+
+def _spin(listener: Listener) -> None:
+    """Meet the others again and again, for ever."""
+    listener(Progress(0, 0, 0.0))
+    while True:
+        dist.barrier()
+
+
+def _raise(listener: Listener) -> None:
+    """Fail on one worker while the other waits for it."""
+    dist.barrier()
+    if dist.get_rank() == 1:
+        raise ArithmeticError("no luck")
+    dist.barrier()
+
+
+def _leave(listener: Listener) -> None:
+    """Vanish on one worker while the other waits for it."""
+    if dist.get_rank() == 1:
+        os._exit(0)
+    dist.barrier()
+
+
+def _ignore(event: Event) -> None:
+    """Listen to nothing."""
+
+
+def test_a_killed_worker_ends_the_run() -> None:
+    killed = 0.0
+    others = set(multiprocessing.active_children())
+
+    def kill_one(event: Event) -> None:
+        nonlocal killed
+        pid = (set(multiprocessing.active_children()) - others).pop().pid
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+
+    with pytest.raises(workers.WorkerError, match=r"worker \d was killed by SIGKILL"):
+        workers.run(_spin, 2, kill_one)
+    assert time.monotonic() - killed < 20  # not the minutes of a collective that waits
+    assert set(multiprocessing.active_children()) == others
+
+
+@pytest.mark.parametrize(
+    ("job", "cause"),
+    [
+        (_raise, r"worker 1 failed:\n(?s:.*)ArithmeticError: no luck"),
+        (_leave, r"worker 1 ended before its work did, with exit code 0"),
+    ],
+)
+def test_the_first_failure_is_the_one_reported(job: workers.Job, cause: str) -> None:
+    others = set(multiprocessing.active_children())
+    with pytest.raises(workers.WorkerError, match=cause):
+        workers.run(job, 2, _ignore)
+    assert set(multiprocessing.active_children()) == others
+
+
+@contextlib.contextmanager
+def training_in_a_terminal() -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+    """A run that would take hours, once its progress bar has moved, and its workers."""
+    terminal, tty = pty.openpty()
+    command = [*GRADWIRE, "train", "-w", "2", "-c", "none", "--steps", "99999", "-t", "mnist-fc"]
+    process = subprocess.Popen(command, stdin=tty, stdout=tty, stderr=tty, start_new_session=True)
+    os.close(tty)
+    try:
+        shown = b""
+        while not re.search(rb"[1-9]\d*/99999", shown):
+            shown += os.read(terminal, 4096)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        yield process, [int(pid) for pid in children]
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def _wait_until_dead(pids: list[int], seconds: float) -> list[int]:
+    deadline = time.monotonic() + seconds
+    while (left := [pid for pid in pids if _alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def test_ctrl_c_ends_every_worker_at_once() -> None:
+    with training_in_a_terminal() as (process, children):
+        assert len(children) >= 2
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+        assert _wait_until_dead(children, 30) == []
+
+
+def test_workers_do_not_outlive_a_killed_parent() -> None:
+    with training_in_a_terminal() as (process, children):
+        process.kill()
+        assert _wait_until_dead(children, 30) == []
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that runs the command, expects a refusal and returns its sentence."""
+
+    def no_worker(*args: object) -> None:
+        raise AssertionError("a worker was started")
+
+    monkeypatch.setattr(workers, "run", no_worker)
+    app = typer.Typer()
+    app.command()(train)
+
+    def invoke(*args: str) -> str:
+        result = CliRunner().invoke(app, [*args])
+        assert result.exit_code == 2, result.output
+        assert result.stdout == ""
+        assert result.stderr.startswith("Error: ")
+        assert result.stderr.count("\n") == 1
+        return result.stderr
+
+    return invoke
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["-c", "qsgd:bits=99"], "bits"),
+        (["-c", "zip"], "zip"),
+        (["-t", "cifar"], "must be one of mnist-cnn, mnist-fc, got cifar"),
+        (["-w", "0"], "`workers` must be at least 1, got 0"),
+        (["--steps", "0"], "`steps` must be at least 1, got 0"),
+        (["--batch", "-1"], "`batch` must be at least 1, got -1"),
+        (["--threads", "0"], "`threads` must be at least 1, got 0"),
+        (["--lr", "0"], "`lr` must be positive and finite, got 0"),
+        (["--epochs", "inf"], "`epochs` must be positive and finite, got inf"),
+        (["--seed", "-1"], "`seed` of a Key must be in [0, 2**64), got -1"),
+        (["--steps", "1", "--epochs", "1"], "give one of them"),
+        (["--batch", "9999"], "a step takes 39996 examples"),
+        (["--data", "/nowhere"], "/nowhere holds no `train-images-idx3-ubyte.gz`"),
+        (["--json", "/dev/null/x.json"], "x.json cannot be written"),
+        (["--report", "/dev/null/x"], "/dev/null/x cannot be made"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_worker_starts(
+    refused: Any, args: list[str], sentence: str
+) -> None:
+    assert sentence in refused(*args)
+
+
+def test_torchrun_and_workers_must_not_contradict(
+    refused: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "3", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert "`workers` is 2, but torchrun started 3" in refused("-w", "2")
+
+
+def test_a_report_without_plotly_is_refused(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install 'gradwire[report]'" in refused("--report", "somewhere")
+
+
+def test_help_names_every_task_and_shows_an_example() -> None:
+    app = typer.Typer()
+    app.command()(train)
+    text = CliRunner().invoke(app, ["--help"]).output
+    assert "gradwire train -w 4" in text
+    assert all(name in text for name in TASKS)
+
+
+def test_full_mnist_files_are_read_packed_or_not(tmp_path: Path) -> None:
+    for file in SUBSET.glob("*.gz"):
+        (tmp_path / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+    assert torch.equal(load_mnist(tmp_path).test.inputs, load_mnist().test.inputs)
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: b"\0" * 16, lambda raw: b""])
+def test_damaged_data_is_named(tmp_path: Path, damage: Any) -> None:
+    shutil.copytree(SUBSET, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "t10k-images-idx3-ubyte.gz"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte.gz (is not|cannot)"):
+        load_mnist(tmp_path)
+
+
+def test_images_and_labels_must_belong_together(tmp_path: Path) -> None:
+    shutil.copytree(SUBSET, tmp_path, dirs_exist_ok=True)
+    labels = "-labels-idx1-ubyte.gz"
+    shutil.copy(tmp_path / f"t10k{labels}", tmp_path / f"train{labels}")
+    with pytest.raises(ValueError, match=r"`train` images and labels .* do not belong together"):
+        load_mnist(tmp_path)
+
+
+def test_the_subset_is_small_and_holds_every_digit() -> None:
+    assert sum(file.stat().st_size for file in SUBSET.iterdir()) < 3_000_000
+    for split in (load_mnist().train, load_mnist().test):
+        assert torch.bincount(split.targets).min() > 0.07 * len(split)
+
+
+def test_workers_see_every_example_once_per_epoch() -> None:
+    numbers = torch.arange(20)
+    of = partial(batches, Split(numbers, numbers), batch=3, seed=1, num_workers=2)
+    epoch = [next(shard)[0] for rank in (0, 1) for shard in [of(rank=rank)] for _ in range(3)]
+    seen = torch.cat(epoch).tolist()
+    assert len(seen) == len(set(seen)) == 18
+    assert torch.equal(next(of(rank=0))[0], epoch[0])

@@ -1,0 +1,150 @@
+"""The report is one file: it renders with no network, and asks for none."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from gradwire.lab.records import Point, Result, Settings
+from gradwire.lab.report import color, page, write_report
+
+CODECS = ("none", "qsgd:bits=4", "<b>odd</b>")
+PLOTS = ("loss-steps", "loss-bytes", "loss-time")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--enable-logging=stderr",
+    "--virtual-time-budget=5000",
+    "--dump-dom",
+)
+BROWSER_ITSELF = "not an origin"  # the initiator of requests that no page made
+
+pytest.importorskip("plotly")
+
+
+def settings(codecs: tuple[str, ...] = CODECS) -> Settings:
+    return Settings("mnist-cnn", codecs, 4, 20, 32, 0.05, 0, 1, None)
+
+
+def result(codec: str, ratio: float | None = 0.25, loss: float = 0.5) -> Result:
+    curve = tuple(Point(i, loss / i, 1000 * i, 0.1 * i) for i in range(1, 21))
+    return Result(
+        codec=codec,
+        task="mnist-cnn",
+        score=0.975,
+        score_name="accuracy",
+        loss=loss,
+        bytes_per_step=1000,
+        bits_per_value=8.0,
+        ratio=ratio,
+        step_s=0.1,
+        compute_s=0.05,
+        encode_s=0.01,
+        comm_s=0.02,
+        decode_s=0.01,
+        steps=20,
+        workers=4,
+        seed=0,
+        parameters=1234,
+        curve=curve,
+    )
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("report") / "deep" / "er"
+    return write_report(settings(), [result(codec) for codec in CODECS], directory)
+
+
+class Outside(HTMLParser):
+    """Collects every attribute of a page that could make a browser fetch something."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = {"src", "href", "srcset", "data", "action", "poster", "background"}
+        self.found += [f"{tag} {name}={value}" for name, value in attrs if name in names]
+
+
+def test_nothing_in_the_page_points_outside(report: Path) -> None:
+    text = report.read_text()
+    assert Outside(text).found == []
+    style = re.search(r"<style>(.*?)</style>", text, re.S)
+    assert style
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+    assert "default-src 'none'" in text
+    assert Outside('<script src="https://example.com/x.js"></script>').found
+
+
+def test_every_codec_is_named_escaped_and_has_its_own_colour(report: Path) -> None:
+    text = report.read_text()
+    assert "qsgd:bits=4" in text
+    assert "&lt;b&gt;odd" in text
+    assert "<b>odd" not in text
+    assert len({color(i) for i in range(8)}) == 8
+
+
+def test_runs_that_diverged_or_sent_nothing_have_a_report_too() -> None:
+    text = page(settings(("none",)), [result("none", ratio=None, loss=float("nan"))])
+    runs = re.search(r'id="runs">(.*?)</script>', text, re.S)
+    assert runs
+    assert json.loads(runs[1])[0]["curve"][0]["loss"] is None
+
+
+class Visit:
+    """What chromium makes of a page: the finished document, complaints, requests of the page."""
+
+    def __init__(self, path: Path, scratch: Path) -> None:
+        assert CHROMIUM
+        net_log = scratch / "net.json"
+        flags = [*FLAGS, f"--user-data-dir={scratch / 'profile'}", f"--log-net-log={net_log}"]
+        done = subprocess.run(
+            [CHROMIUM, *flags, path.as_uri()],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=True,
+        )
+        self.document = done.stdout
+        self.complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+        events = [event.get("params", {}) for event in json.loads(net_log.read_text())["events"]]
+        self.requests = [
+            event["url"]
+            for event in events
+            if event.get("initiator", BROWSER_ITSELF) != BROWSER_ITSELF
+        ]
+
+
+@needs_chromium
+def test_three_plots_render_and_nothing_is_fetched(report: Path, tmp_path: Path) -> None:
+    visit = Visit(report, tmp_path)
+    for plot in PLOTS:
+        drawn = visit.document.split(f'id="{plot}"')[1].split('<div class="panel">')[0]
+        assert "main-svg" in drawn
+        assert len(re.findall(r'class="trace scatter', drawn)) == 2 * len(CODECS)
+    assert visit.complaints == []
+    assert visit.requests == []
+
+
+@needs_chromium
+def test_a_page_that_fetches_would_be_caught(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text('<script src="https://example.invalid/x.js"></script>')
+    assert Visit(page, tmp_path).requests == ["https://example.invalid/x.js"]
