@@ -149,8 +149,8 @@ def test_sums_of_codes_far_apart_are_exact_to_the_sixteenth_bit(every_coin, sign
 # The mean.
 
 
-def slope(codec, world, draws=4):
-    vectors = gaussian(world, 100_000, correlation=0.5)
+def slope(codec, world, draws=30):
+    vectors = gaussian(world, 200_000, correlation=0.5)
     mean = torch.stack(vectors).double().mean(0)
     return float((means(codec, vectors, draws) * mean).sum(1).mean() / mean.square().sum())
 

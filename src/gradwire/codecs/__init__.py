@@ -72,13 +72,13 @@ REGISTRY: dict[str, Entry] = {
         "levels of a norm that all workers share, summed by the network (Xin et al. 2023)",
         (
             "global-qsgd",
-            "global-qsgd:bits=8,block=64",
+            "global-qsgd:bits=8,norm=l2-max,block=64",
             "global-qsgd:levels=5,norm=l2,block=1024",
             "global-qsgd:bits=3,norm=max-l2,block=none",
             "global-qsgd:bits=4,dither=subtractive",
-            "global-qsgd:bits=2,norm=l2-max,block=128,dither=subtractive",
+            "global-qsgd:bits=2,norm=l2,dither=subtractive",
             "global-qsgd:bits=4,dither=exponential",
-            "global-qsgd:bits=8,norm=l2,block=1024,dither=exponential",
+            "global-qsgd:bits=8,block=1024,dither=exponential",
         ),
     ),
 }

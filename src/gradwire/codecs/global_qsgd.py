@@ -86,7 +86,7 @@ class GlobalQSGD(TermCodec):
     >>> import torch, gradwire as gw
     >>> vectors = [torch.tensor([1.0, -2.0, 0.0, 4.0]), torch.tensor([3.0, -2.0, 0.0, 0.0])]
     >>> gw.simulate(gw.GlobalQSGD(bits=4), vectors, gw.Key(seed=1))
-    tensor([ 1.7143, -2.0000,  0.0000,  2.0000])
+    tensor([ 2.2857, -2.0000,  0.0000,  2.0000])
     """
 
     bits: int = 4

@@ -13,12 +13,12 @@ from gradwire.codec import Key
 from gradwire.kernels.cpu_calls import NORMS, array, key_words, spread
 from gradwire.kernels.cpu_intrinsics import _intrinsic, jit
 from gradwire.kernels.cpu_tiles import (
+    load_tile,
     pack_tile,
     random_tile,
     scale_of_tiles,
     scales_in_tile,
     unpack_tile,
-    widen,
 )
 from gradwire.kernels.layout import TILE, packed_nbytes
 
@@ -91,7 +91,7 @@ def _code_block(values, dither, codes, scale, most, range_):  # type: ignore[no-
 
 @jit
 def _exp_quantize(x, scales, packed, width, headroom, block, norm, key, counter):  # type: ignore[no-untyped-def]
-    tile, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
+    room, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
     words = np.empty(TILE // 2, np.uint32)
     dither = words.view(np.uint16)
     codes = np.empty(TILE, np.uint8)
@@ -101,8 +101,8 @@ def _exp_quantize(x, scales, packed, width, headroom, block, norm, key, counter)
         stop = min(at + TILE, len(x))
         if norm and block > TILE and at % block == 0:
             end = min(at + block, len(x))
-            scales[at // block] = scale_of_tiles(x, at, end, norm == 2, tile)
-        widen(x, at, stop, tile)
+            scales[at // block] = scale_of_tiles(x, at, end, norm == 2, room)
+        tile = load_tile(x, at, stop, room)
         if norm and block <= TILE:
             scales_in_tile(tile, stop - at, block, norm == 2, scales[at // block :], squares)
         size = -(-(stop - at) // 8) * 8

@@ -20,11 +20,11 @@ from gradwire.kernels.cpu_intrinsics import (
     signed_difference,
 )
 from gradwire.kernels.cpu_tiles import (
+    load_tile,
     random_tile,
     round_block,
     scale_of_tiles,
     scales_in_tile,
-    widen,
 )
 from gradwire.kernels.fields import WORD, Dither, num_words
 from gradwire.kernels.layout import MIN_SCALE, TILE
@@ -36,7 +36,7 @@ _ROOM = TILE + WORD
 
 @jit
 def _quantize_fields(x, scales, fields, levels, width, block, norm, key, counter, shift):  # type: ignore[no-untyped-def]
-    tile, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
+    room, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
     words = np.empty(TILE // 2, np.uint32)
     dither = words.view(np.uint16)
     codes = np.empty(_ROOM, np.uint8)
@@ -46,8 +46,8 @@ def _quantize_fields(x, scales, fields, levels, width, block, norm, key, counter
         stop = min(at + TILE, len(x))
         if norm and block > TILE and at % block == 0:
             end = min(at + block, len(x))
-            scales[at // block] = scale_of_tiles(x, at, end, norm == 2, tile)
-        widen(x, at, stop, tile)
+            scales[at // block] = scale_of_tiles(x, at, end, norm == 2, room)
+        tile = load_tile(x, at, stop, room)
         if norm and block <= TILE:
             scales_in_tile(tile, stop - at, block, norm == 2, scales[at // block :], squares)
         size = -(-(stop - at) // 8) * 8
