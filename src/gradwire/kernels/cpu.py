@@ -20,6 +20,17 @@ from torch import Tensor
 from gradwire.codec import Key
 from gradwire.kernels.cpu_elias import elias_decode, elias_encode, elias_sizes
 from gradwire.kernels.cpu_intrinsics import jit, level
+from gradwire.kernels.cpu_rangefloat import range_float_decode, range_float_encode
+from gradwire.kernels.cpu_sparse import (
+    compact,
+    count_bits,
+    expand,
+    gap_decode,
+    gap_encode,
+    gap_sizes,
+    largest,
+    select,
+)
 from gradwire.kernels.cpu_tiles import (
     load_tile,
     pack_tile,
@@ -34,8 +45,9 @@ from gradwire.kernels.cpu_tiles import (
 from gradwire.kernels.layout import TILE, packed_nbytes
 
 __all__ = [
-    "block_scales", "dequantize", "elias_decode", "elias_encode", "elias_sizes",
-    "get_num_threads", "philox", "quantize", "set_num_threads",
+    "block_scales", "compact", "count_bits", "dequantize", "elias_decode", "elias_encode",
+    "elias_sizes", "expand", "gap_decode", "gap_encode", "gap_sizes", "get_num_threads", "largest",
+    "philox", "quantize", "range_float_decode", "range_float_encode", "select", "set_num_threads",
 ]  # fmt: skip
 
 _NORMS = {None: 0, "max": 1, "l2": 2}

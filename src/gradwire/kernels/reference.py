@@ -6,18 +6,31 @@ random bits and packed codes is in `layout.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 from gradwire.codec import Key
-from gradwire.kernels.layout import MIN_SCALE, TILE, fields, num_blocks, packed_nbytes
+from gradwire.kernels.layout import MIN_SCALE, TILE, num_blocks, packed_nbytes
 from gradwire.kernels.reference_elias import elias_decode, elias_encode, elias_sizes, omega
+from gradwire.kernels.reference_pack import pack as _pack
+from gradwire.kernels.reference_pack import tiles as _tiles
+from gradwire.kernels.reference_pack import unpack as _unpack
+from gradwire.kernels.reference_rangefloat import range_float_decode, range_float_encode
+from gradwire.kernels.reference_sparse import (
+    compact,
+    count_bits,
+    expand,
+    gap_decode,
+    gap_encode,
+    gap_sizes,
+    largest,
+    select,
+)
 
 __all__ = [
-    "block_scales", "dequantize", "elias_decode", "elias_encode", "elias_sizes", "omega",
-    "philox", "quantize",
+    "block_scales", "compact", "count_bits", "dequantize", "elias_decode", "elias_encode",
+    "elias_sizes", "expand", "gap_decode", "gap_encode", "gap_sizes", "largest", "omega",
+    "philox", "quantize", "range_float_decode", "range_float_encode", "select",
 ]  # fmt: skip
 
 _MASK = 0xFFFFFFFF
@@ -136,15 +149,6 @@ def dequantize(
         out[start:stop] = out[start:stop] + values if accumulate else values
 
 
-def _tiles(numel: int) -> Iterator[tuple[int, int, int, int]]:
-    """(first value, last, how many tiles, how large): the full tiles, then the last one."""
-    full, rest = divmod(numel, TILE)
-    if full:
-        yield 0, full * TILE, full, TILE
-    if rest:
-        yield full * TILE, numel, 1, -(-rest // 8) * 8
-
-
 def _scale_of_values(scales: Tensor, start: int, rows: int, size: int, block: int | None) -> Tensor:
     """The scale of every value of `rows` tiles of `size`, padding included."""
     if block is None:
@@ -157,26 +161,3 @@ def _half_words(counter: int, rows: int, size: int, key: Key) -> Tensor:
     counters = counter + torch.arange(rows * (size // 8)).view(rows, size // 8)
     words = philox(counters, key).movedim(0, 1)
     return torch.stack((words & 0xFFFF, words >> 16), -1).view(rows, size)
-
-
-def _pack(code: Tensor, width: int) -> Tensor:
-    """Tiles of codes (rows, size) to bytes, as `layout.py` has it."""
-    packed = []
-    for bits, shift in fields(width):
-        part = ((code >> shift) & ((1 << bits) - 1)).view(code.shape[0], 8 // bits, -1)
-        place = bits * torch.arange(8 // bits).view(-1, 1)
-        packed.append((part << place).sum(1))
-    return torch.cat(packed, 1).view(-1).to(torch.uint8)
-
-
-def _unpack(packed: Tensor, width: int) -> Tensor:
-    """The inverse of `_pack`, for `packed` of shape (rows, bytes of a tile)."""
-    code = torch.zeros((), dtype=torch.int64)
-    stride, start = packed.shape[1] // width, 0
-    for bits, shift in fields(width):
-        octets = packed[:, None, start : start + stride * bits].to(torch.int64)
-        place = bits * torch.arange(8 // bits).view(-1, 1)
-        part = (octets >> place) & ((1 << bits) - 1)
-        code = code + (part.view(packed.shape[0], -1) << shift)
-        start += stride * bits
-    return code
