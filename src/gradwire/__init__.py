@@ -3,6 +3,8 @@
 from gradwire.codec import Codec, Key, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Cast, Identity
+from gradwire.codecs.drop import drop_with_rate
+from gradwire.codecs.fft import FFTSparse
 from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
 from gradwire.ddp import Handle, Stats, attach
@@ -15,6 +17,7 @@ __all__ = [
     "QSGD",
     "Cast",
     "Codec",
+    "FFTSparse",
     "Handle",
     "Identity",
     "Key",
@@ -24,6 +27,7 @@ __all__ = [
     "all_reduce",
     "attach",
     "decode",
+    "drop_with_rate",
     "encode",
     "parse",
     "simulate",

@@ -10,6 +10,7 @@ from typing import Any
 
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
+from gradwire.codecs.fft import FFTSparse
 from gradwire.codecs.qsgd import QSGD
 
 
@@ -37,6 +38,19 @@ REGISTRY: dict[str, Entry] = {
             "qsgd:bits=4,wire=zstd",
             "qsgd:levels=1,norm=l2,block=none,wire=elias",
             "qsgd:bits=3,block=1024,wire=elias",
+        ),
+    ),
+    "fft": Entry(
+        FFTSparse,
+        "the largest coefficients of the spectrum, in range floats (Wang et al. 2020)",
+        (
+            "fft",
+            "fft:drop=0.9,bits=6,mantissa=2,domain=auto",
+            "fft:drop=0.5,domain=dct,block=64,wire=zstd",
+            "fft:drop=0.99,bits=8,mantissa=3,domain=time",
+            "fft:drop=0.9@0/0.5@4,bits=12,mantissa=6,block=256",
+            "fft:drop=0.8*cosine@100,bits=16,mantissa=9,wire=zstd",
+            "fft:drop=0,bits=none,block=512",
         ),
     ),
 }

@@ -75,7 +75,7 @@ class Wire:
         if direct:
             return plain_nbytes
         if self.name == "zstd":
-            return _write(out, scales, _compress(codes))
+            return _write(out, scales, compress(codes))
         return _write(out, *self._elias(codes[:numel], scales))
 
     def decode(self, payload: Tensor, numel: int) -> tuple[Tensor, Tensor]:
@@ -87,7 +87,7 @@ class Wire:
         elif self.name == "zstd":
             _check_least(payload, num_scales)
             scales = payload[:num_scales]
-            codes = _decompress(payload[num_scales:], packed_nbytes(numel, self.width))
+            codes = decompress(payload[num_scales:], packed_nbytes(numel, self.width))
         else:
             scales, codes = self._from_elias(payload, numel, num_scales)
         return _as_float(scales), codes
@@ -148,14 +148,15 @@ def _workspace(nbytes: int, device: torch.device) -> Tensor:
     return room[:nbytes]
 
 
-def _compress(codes: Tensor) -> Tensor:
+def compress(codes: Tensor) -> Tensor:
+    """One zstd frame."""
     if not hasattr(_local, "zstd"):  # compressors are not thread-safe, and costly to make
         _local.zstd = zstandard.ZstdCompressor(level=1)
     frame = np.frombuffer(_local.zstd.compress(codes.numpy()), np.uint8)
     return torch.from_numpy(np.require(frame, requirements="W"))
 
 
-def _decompress(frame: Tensor, size: int) -> Tensor:
+def decompress(frame: Tensor, size: int) -> Tensor:
     """The `size` bytes of `frame`; what it promises is checked before anything is allocated."""
     data: Any = frame.numpy()
     try:

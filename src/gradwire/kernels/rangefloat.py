@@ -43,7 +43,7 @@ def fitted_base(largest: int, *, bits: int, mantissa: int) -> int:
 
 def is_base(base: int, *, bits: int, mantissa: int) -> bool:
     """Could `fitted_base` have said so? Then all codes are finite."""
-    return 1 <= base and base - 1 + num_positive(bits) <= _MAX_FINITE >> 23 - mantissa
+    return base >= 1 and base - 1 + num_positive(bits) <= _MAX_FINITE >> 23 - mantissa
 
 
 def half_eps(base: int, mantissa: int) -> int:
