@@ -47,7 +47,7 @@ from gradwire.codecs.sparse import SparseWire
 from gradwire.codecs.transforms import DOMAINS, forward, inverse
 
 _MAX_BLOCK = 1 << 16
-_SAMPLE = 256
+_SAMPLE = 1024
 """Blocks that "auto" looks at: all of a vector that has no more, else so many, evenly spaced."""
 
 
@@ -74,7 +74,7 @@ class FFTSparse(Codec):
     bits: int | None = 10
     mantissa: int = 5
     domain: str = "fft"
-    block: int = 1024
+    block: int = 256
     wire: str = "packed"
 
     unbiased = False
