@@ -48,9 +48,9 @@ REGISTRY: dict[str, Entry] = {
             "fft:drop=0.9,bits=6,mantissa=2,domain=auto",
             "fft:drop=0.5,domain=dct,block=64,wire=zstd",
             "fft:drop=0.99,bits=8,mantissa=3,domain=time",
-            "fft:drop=0.9@0/0.5@4,bits=12,mantissa=6,block=1024",
-            "fft:drop=0.8*cosine@100,bits=16,mantissa=9,wire=zstd",
-            "fft:drop=0,bits=none,block=512",
+            "fft:drop=0.9@0/0.5@4,block=1024",
+            "fft:drop=0.8*cosine@100,bits=16,mantissa=9",
+            "fft:drop=0,bits=none,domain=time,block=512",
         ),
     ),
 }
