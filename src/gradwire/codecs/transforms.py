@@ -34,7 +34,7 @@ def forward(domain: str, x: Tensor, out: Tensor, block: int) -> None:
     transform = _FORWARD[domain]
     for start, stop, size in _chunks(x.numel(), block):
         rows = x[start:stop].view(-1, size).to(torch.float32, copy=True)
-        out[start:stop].view(-1, size).copy_(transform(rows))
+        transform(rows, out[start:stop].view(-1, size))
 
 
 def inverse(
@@ -65,8 +65,12 @@ def _chunks(numel: int, block: int) -> Iterator[tuple[int, int, int]]:
         yield whole, numel, numel - whole
 
 
-def _same(rows: Tensor) -> Tensor:
-    return rows
+def _copy(rows: Tensor, out: Tensor) -> None:
+    out.copy_(rows)
+
+
+def _same(coefficients: Tensor) -> Tensor:
+    return coefficients
 
 
 @lru_cache(64)
@@ -78,12 +82,11 @@ def _fft_weights(size: int, power: int) -> Tensor:
     return weights
 
 
-def _fft(rows: Tensor) -> Tensor:
+def _fft(rows: Tensor, out: Tensor) -> None:
     size = rows.shape[1]
     spectrum = torch.view_as_real(torch.fft.rfft(rows, norm="ortho")).flatten(1)
-    rows[:, 0] = spectrum[:, 0]
-    torch.mul(spectrum[:, 2 : size + 1], _fft_weights(size, 1), out=rows[:, 1:])
-    return rows
+    out[:, 0] = spectrum[:, 0]
+    torch.mul(spectrum[:, 2 : size + 1], _fft_weights(size, 1), out=out[:, 1:])
 
 
 def _inverse_fft(coefficients: Tensor) -> Tensor:
@@ -105,13 +108,12 @@ def _dct_turns(size: int) -> Tensor:
     return torch.polar(length, -math.pi * k / (2 * size)).to(torch.complex64)
 
 
-def _dct(rows: Tensor) -> Tensor:
+def _dct(rows: Tensor, out: Tensor) -> None:
     size, half = rows.shape[1], rows.shape[1] // 2 + 1
     order = torch.cat((rows[:, 0::2], rows[:, 1::2].flip(1)), 1)
     turned = torch.fft.rfft(order, norm="ortho") * _dct_turns(size)
-    rows[:, :half] = turned.real
-    rows[:, half:] = -turned.imag[:, 1 : size - half + 1].flip(1)
-    return rows
+    out[:, :half] = turned.real
+    torch.neg(turned.imag[:, 1 : size - half + 1].flip(1), out=out[:, half:])
 
 
 def _inverse_dct(coefficients: Tensor) -> Tensor:
@@ -127,7 +129,7 @@ def _inverse_dct(coefficients: Tensor) -> Tensor:
     return out
 
 
-_FORWARD: dict[str, Callable[[Tensor], Tensor]] = {"time": _same, "fft": _fft, "dct": _dct}
+_FORWARD: dict[str, Callable[[Tensor, Tensor], None]] = {"time": _copy, "fft": _fft, "dct": _dct}
 _INVERSE: dict[str, Callable[[Tensor], Tensor]] = {
     "time": _same, "fft": _inverse_fft, "dct": _inverse_dct,
 }  # fmt: skip
