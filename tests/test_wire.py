@@ -110,7 +110,7 @@ def test_same_key_same_bytes_other_key_other_bytes(spec):
     message = gw.encode(codec, x, KEY)
     start = payload_start(message)
     assert gw.encode(codec, x, KEY) == message
-    other = gw.encode(codec, x, KEY.of(step=0))
+    other = gw.encode(codec, x, KEY.of(seed=0))  # the step also tells schedules where they are
     assert (other[start:-4] != message[start:-4]) == (spec in STOCHASTIC)
 
 
@@ -294,7 +294,14 @@ def test_golden_messages(spec):
     """The format is a promise: old messages decode, and new ones have the same bytes."""
     assert spec in GOLDEN, f"{spec} is new: run `python {regenerate.__file__}`"
     message = b64decode(GOLDEN[spec]["message"])
-    assert regenerate.digest(gw.decode(message)) == GOLDEN[spec]["decoded"]
+    decoded = gw.decode(message)
+    if "values" in GOLDEN[spec]:  # turned back by a Fourier transform, whose last bit may differ
+        expected = torch.frombuffer(
+            bytearray(b64decode(GOLDEN[spec]["values"])), dtype=torch.float32
+        )
+        torch.testing.assert_close(decoded.view(-1), expected, rtol=0, atol=1e-6)
+    else:
+        assert regenerate.digest(decoded) == GOLDEN[spec]["decoded"]
     if "zstd" not in spec:  # zstd promises its format, not which of the frames it writes
         assert gw.encode(gw.parse(spec), regenerate.values(), regenerate.KEY) == message
 

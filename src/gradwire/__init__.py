@@ -4,6 +4,8 @@ from gradwire.codec import Codec, Key, ReducibleCodec, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Cast, Identity
 from gradwire.codecs.dithered import DQSG
+from gradwire.codecs.drop import drop_with_rate
+from gradwire.codecs.fft import FFTSparse
 from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
@@ -20,6 +22,7 @@ __all__ = [
     "QSGD",
     "Cast",
     "Codec",
+    "FFTSparse",
     "GlobalQSGD",
     "Handle",
     "Identity",
@@ -31,6 +34,7 @@ __all__ = [
     "all_reduce",
     "attach",
     "decode",
+    "drop_with_rate",
     "encode",
     "parse",
     "simulate",

@@ -12,6 +12,7 @@ from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
 from gradwire.codecs.dithered import DQSG
 from gradwire.codecs.exponential import ExponentialGlobalQSGD as ExponentialGlobalQSGD
+from gradwire.codecs.fft import FFTSparse
 from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
@@ -79,6 +80,19 @@ REGISTRY: dict[str, Entry] = {
             "global-qsgd:bits=2,norm=l2,dither=subtractive",
             "global-qsgd:bits=4,dither=exponential",
             "global-qsgd:bits=8,block=1024,dither=exponential",
+        ),
+    ),
+    "fft": Entry(
+        FFTSparse,
+        "the largest coefficients of the spectrum, in range floats (Wang et al. 2020)",
+        (
+            "fft",
+            "fft:drop=0.9,bits=6,mantissa=2,domain=auto",
+            "fft:drop=0.5,domain=dct,block=64,wire=zstd",
+            "fft:drop=0.99,bits=8,mantissa=3,domain=time",
+            "fft:drop=0.9@0/0.5@4,block=1024",
+            "fft:drop=0.8*cosine@100,bits=16,mantissa=9",
+            "fft:drop=0,bits=none,domain=time,block=512",
         ),
     ),
 }

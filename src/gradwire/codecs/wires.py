@@ -87,7 +87,7 @@ class Wire:
         elif self.name == "zstd":
             _check_least(payload, num_scales)
             scales = payload[:num_scales]
-            codes = _decompress(payload[num_scales:], packed_nbytes(numel, self.width))
+            codes = decompress(payload[num_scales:], packed_nbytes(numel, self.width))
         else:
             scales, codes = self._from_elias(payload, numel, num_scales)
         return _as_float(scales), codes
@@ -161,7 +161,7 @@ def compress(codes: Tensor) -> Tensor:
     return torch.from_numpy(np.require(frame, requirements="W"))
 
 
-def _decompress(frame: Tensor, size: int) -> Tensor:
+def decompress(frame: Tensor, size: int) -> Tensor:
     """The `size` bytes of `frame`; what it promises is checked before anything is allocated."""
     data: Any = frame.numpy()
     try:

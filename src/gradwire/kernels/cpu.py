@@ -27,6 +27,17 @@ from gradwire.kernels.cpu_exponential import exp_dequantize, exp_quantize, exp_r
 from gradwire.kernels.cpu_fields import dequantize_fields, quantize_fields
 from gradwire.kernels.cpu_intrinsics import jit, level
 from gradwire.kernels.cpu_nested import add_nested, quantize_nested
+from gradwire.kernels.cpu_rangefloat import range_float_decode, range_float_encode
+from gradwire.kernels.cpu_sparse import (
+    compact,
+    count_bits,
+    expand,
+    gap_decode,
+    gap_encode,
+    gap_sizes,
+    largest,
+    select,
+)
 from gradwire.kernels.cpu_tiles import (
     load_tile,
     pack_tile,
@@ -41,10 +52,11 @@ from gradwire.kernels.cpu_tiles import (
 from gradwire.kernels.layout import TILE, packed_nbytes
 
 __all__ = [
-    "add_nested", "block_scales", "dequantize", "dequantize_dithered", "dequantize_fields",
-    "elias_decode", "elias_encode", "elias_sizes", "exp_dequantize", "exp_quantize", "exp_reduce",
-    "get_num_threads", "philox", "quantize", "quantize_dithered", "quantize_fields",
-    "quantize_nested", "set_num_threads",
+    "add_nested", "block_scales", "compact", "count_bits", "dequantize", "dequantize_dithered",
+    "dequantize_fields", "elias_decode", "elias_encode", "elias_sizes", "exp_dequantize",
+    "exp_quantize", "exp_reduce", "expand", "gap_decode", "gap_encode", "gap_sizes",
+    "get_num_threads", "largest", "philox", "quantize", "quantize_dithered", "quantize_fields",
+    "quantize_nested", "range_float_decode", "range_float_encode", "select", "set_num_threads",
 ]  # fmt: skip
 
 

@@ -91,6 +91,10 @@ def _build_centred(builder: Any, product: Any, centre: Any) -> Any:
     return builder.sitofp(builder.sub(centre, builder.lshr(product, _I32(15))), _F32)
 
 
+def _build_lowest_bit(builder: Any, word: Any) -> Any:
+    return builder.cttz(word, ir.IntType(1)(1))
+
+
 _u8, _u16, _u32, _i32, _f32 = types.uint8, types.uint16, types.uint32, types.int32, types.float32
 add32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.add(x, y))
 mul32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.mul(x, y))
@@ -111,6 +115,7 @@ and8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.and_(x, y))
 shl8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.shl(x, y))
 shr8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.lshr(x, y))
 bf16_bits = _intrinsic(_i32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
+lowest_bit = _intrinsic(types.uint64, (types.uint64,), _build_lowest_bit)  # of a nonzero word
 fp16_bits = _intrinsic(_i32, (types.int16,), lambda b, x: b.zext(x, _I32))
 put_field = _intrinsic(_u32, (_u32, _u8, _u32), _build_field)
 shr32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.lshr(x, y))

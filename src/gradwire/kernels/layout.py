@@ -27,8 +27,10 @@ def fields(width: int) -> list[tuple[int, int]]:
 
     >>> fields(7)
     [(4, 0), (2, 4), (1, 6)]
+    >>> fields(10)
+    [(8, 0), (2, 8)]
     """
-    sizes = [size for size in (8, 4, 2, 1) if width & size]
+    sizes = [8] * (width // 8) + [size for size in (4, 2, 1) if width & size]
     return [(size, sum(sizes[:i])) for i, size in enumerate(sizes)]
 
 

@@ -18,12 +18,47 @@ from gradwire.kernels.reference_exponential import exp_dequantize, exp_quantize,
 from gradwire.kernels.reference_fields import dequantize_fields, quantize_fields
 from gradwire.kernels.reference_nested import add_nested, quantize_nested
 from gradwire.kernels.reference_pack import pack, unpack
+from gradwire.kernels.reference_rangefloat import range_float_decode, range_float_encode
+from gradwire.kernels.reference_sparse import (
+    compact,
+    count_bits,
+    expand,
+    gap_decode,
+    gap_encode,
+    gap_sizes,
+    largest,
+    select,
+)
 from gradwire.kernels.reference_tiles import block_scales, philox
 
 __all__ = [
-    "add_nested", "block_scales", "dequantize", "dequantize_dithered", "dequantize_fields",
-    "elias_decode", "elias_encode", "elias_sizes", "exp_dequantize", "exp_quantize", "exp_reduce",
-    "omega", "philox", "quantize", "quantize_dithered", "quantize_fields", "quantize_nested",
+    "add_nested",
+    "block_scales",
+    "compact",
+    "count_bits",
+    "dequantize",
+    "dequantize_dithered",
+    "dequantize_fields",
+    "elias_decode",
+    "elias_encode",
+    "elias_sizes",
+    "exp_dequantize",
+    "exp_quantize",
+    "exp_reduce",
+    "expand",
+    "gap_decode",
+    "gap_encode",
+    "gap_sizes",
+    "largest",
+    "omega",
+    "philox",
+    "quantize",
+    "quantize_dithered",
+    "quantize_fields",
+    "quantize_nested",
+    "range_float_decode",
+    "range_float_encode",
+    "select",
 ]  # fmt: skip
 
 

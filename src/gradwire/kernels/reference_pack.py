@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradwire.kernels.layout import fields
+from gradwire.kernels.layout import fields, packed_nbytes
+from gradwire.kernels.reference_tiles import tiles
 
 
 def pack(code: Tensor, width: int) -> Tensor:
@@ -29,3 +30,24 @@ def unpack(packed: Tensor, width: int) -> Tensor:
         code = code + (part.view(packed.shape[0], -1) << shift)
         start += stride * bits
     return code
+
+
+def pack_codes(codes: Tensor, out: Tensor, width: int) -> None:
+    """Write a flat vector of codes to `out`, tile by tile; a width of 0 takes no bytes."""
+    if width == 0:
+        return
+    for start, stop, rows, size in tiles(codes.numel()):
+        padded = torch.nn.functional.pad(codes[start:stop], (0, rows * size - (stop - start)))
+        packed = pack(padded.view(rows, size), width)
+        out[packed_nbytes(start, width) :][: packed.numel()] = packed
+
+
+def unpack_codes(packed: Tensor, numel: int, width: int) -> Tensor:
+    """The inverse of `pack_codes` (int64)."""
+    codes = torch.zeros(numel, dtype=torch.int64)
+    if width == 0:
+        return codes
+    for start, stop, rows, size in tiles(numel):
+        part = packed[packed_nbytes(start, width) :][: packed_nbytes(rows * size, width)]
+        codes[start:stop] = unpack(part.view(rows, -1), width).view(-1)[: stop - start]
+    return codes

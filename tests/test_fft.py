@@ -1,0 +1,601 @@
+"""The laws of FFT sparsification: Parseval, exact counts, range floats, one inverse transform."""
+
+import math
+import struct
+
+import numpy as np
+import pytest
+import scipy.fft
+import scipy.signal
+import scipy.stats
+import torch
+
+import gradwire as gw
+from gradwire import collectives
+from gradwire.codecs import fft, transforms
+from gradwire.codecs.drop import drop_at, least_drop
+from gradwire.codecs.sparse import bitmap_nbytes
+from gradwire.kernels import cpu, reference
+from gradwire.kernels.layout import packed_nbytes
+from gradwire.kernels.rangefloat import fitted_base, half_eps, is_base, num_positive
+from gradwire.link import Link
+from gradwire.parts import Part
+from gradwire.reducer import Reducer
+from laws import roundtrip
+from world import data
+
+KEY = gw.Key()
+DOMAINS = transforms.DOMAINS
+LENGTHS = [1, 2, 7, 8, 63, 64, 65, 511, 512, 513, 5003]
+FLOATS = [(bits, m) for bits in (3, 6, 8, 9, 10, 13, 16) for m in range(max(1, bits - 8), bits - 1)]
+
+
+def gaussian(numel, seed=0):
+    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+def correlated(numel, seed=0):
+    """AR(1) with coefficient 0.9."""
+    noise = gaussian(numel, seed).double().numpy()
+    return torch.from_numpy(scipy.signal.lfilter([1.0], [1.0, -0.9], noise)).float()
+
+
+def awkward(numel):
+    """Vectors with ties, zeros, subnormals and values near the largest float."""
+    x = gaussian(numel, numel)
+    return [x, x.round(), torch.zeros(numel), x * 1e-39, x.clamp(-1, 1) * 3e38]
+
+
+def spectrum(domain, x, block):
+    """Coefficients by another route, in float64."""
+    parts = [part.double().numpy() for part in torch.split(x, block)]
+    if domain == "time":
+        return np.concatenate(parts)
+    return np.concatenate([scipy.fft.dct(part, norm="ortho") for part in parts])
+
+
+def nmse(codec, x):
+    error = (roundtrip(codec, x) - x).double().square().sum()
+    return float(error / x.double().square().sum())
+
+
+# Transforms
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("block", [8, 64, 1024])
+def test_transforms_are_rotations_and_their_own_inverses(domain, block):
+    for numel in [*LENGTHS, 3000]:
+        x = gaussian(numel)
+        c, y = torch.empty(numel), torch.empty(numel)
+        transforms.forward(domain, x, c, block)
+        transforms.inverse(domain, c, y, block)
+        torch.testing.assert_close(y, x, rtol=0, atol=3e-6)
+        assert float(c.double().norm() / x.double().norm()) == pytest.approx(1, abs=1e-6)
+
+
+def test_the_spectra_are_the_textbook_ones():
+    x, c = gaussian(1000), torch.empty(1000)
+    transforms.forward("dct", x, c, 256)
+    expected = torch.from_numpy(spectrum("dct", x, 256))
+    torch.testing.assert_close(c.double(), expected, rtol=0, atol=3e-6)
+    transforms.forward("fft", x, c, 8)
+    f = np.fft.rfft(x[:8].double().numpy()) / math.sqrt(8)
+    inner = [part for value in f[1:4] for part in (value.real, value.imag)]
+    expected = [f[0].real, *(math.sqrt(2) * part for part in inner), f[4].real]
+    torch.testing.assert_close(c[:8], torch.tensor(expected).float(), rtol=0, atol=1e-6)
+
+
+# Parseval, and what is kept
+
+
+@pytest.mark.parametrize("domain", ["time", "dct"])
+@pytest.mark.parametrize("drop", [0.1, 0.5, 0.9, 0.99])
+def test_energy_lost_is_that_of_the_smallest_coefficients(domain, drop):
+    codec, x = gw.FFTSparse(drop=drop, bits=None, domain=domain), correlated(10_000)
+    lost = np.sort(spectrum(domain, x, codec.block) ** 2)[: x.numel() - codec.num_kept(10_000, 0)]
+    error = (roundtrip(codec, x) - x).double().square().sum()
+    assert float(error) == pytest.approx(lost.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("numel", [256 * 40, 256 * 40 + 77])
+@pytest.mark.parametrize("drop", [0.1, 0.5, 0.9, 0.99])
+def test_parseval_in_the_papers_form(drop, numel):
+    """|v - v^|^2 = 1/n sum w_k |F_k|^2: w = 2 but for the first bin and the last of an even n."""
+    codec, x = gw.FFTSparse(drop=drop, bits=None), correlated(numel)
+    components = []
+    for part in torch.split(x, codec.block):
+        f, n = np.fft.rfft(part.double().numpy()), part.numel()
+        w = np.full(len(f), 2.0)
+        w[0] = 1
+        w[-1] = 1 if n % 2 == 0 else 2
+        imaginary = (w * f.imag**2 / n)[1 : (n + 1) // 2]
+        components += [w * f.real**2 / n, imaginary]
+    energies = np.sort(np.concatenate(components))
+    assert len(energies) == numel
+    lost = energies[: numel - codec.num_kept(numel, 0)].sum()
+    error = float((roundtrip(codec, x) - x).double().square().sum())
+    assert error == pytest.approx(lost, rel=1e-5)
+
+
+def test_parseval_rejects_a_transform_that_is_not_a_rotation(monkeypatch):
+    """Without sqrt(2), bins that the spectrum counts once weigh too much."""
+    codec, x = gw.FFTSparse(drop=0.5, bits=None), correlated(10_240)
+    right = nmse(codec, x)
+    monkeypatch.setattr(
+        transforms, "_fft_weights", lambda size, power: torch.cat(
+            (torch.ones(size - 2), torch.tensor([math.sqrt(2.0) ** power]))
+        )
+    )  # fmt: skip
+    assert nmse(codec, x) > 1.0001 * right
+
+
+@pytest.mark.parametrize("domain", [*DOMAINS, "auto"])
+def test_dropping_nothing_loses_nothing_but_float_rounding(domain):
+    codec = gw.FFTSparse(drop=0, bits=None, domain=domain)
+    for numel in (1, 7, 512, 513, 20_000):
+        x = gaussian(numel)
+        torch.testing.assert_close(roundtrip(codec, x), x, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("numel", [1, 10, 100, 1000, 12_345])
+@pytest.mark.parametrize("drop", [0.0, 0.3, 0.85, 0.999])
+def test_exactly_the_asked_count_is_kept(numel, drop):
+    """Of distinct values and of ties, nonzero all."""
+    codec = gw.FFTSparse(drop=drop, bits=None, domain="time")
+    expected = max(1, round((1 - drop) * numel))
+    for x in (gaussian(numel), gaussian(numel).round() + 0.5, torch.ones(numel)):
+        y = roundtrip(codec, x)
+        assert int((y != 0).sum()) == expected
+        assert torch.equal(y[y != 0], x[y != 0])
+        assert x[y == 0].abs().max() <= x[y != 0].abs().min() if expected < numel else True
+
+
+@pytest.mark.parametrize("drop", [0.7, 0.85, 0.95])
+def test_white_gradients_lose_what_theory_says_in_any_domain(drop):
+    """A Gaussian's energy above t is 2 (t phi(t) + Q(t)); the FFT of white noise is Gaussian."""
+    p, n = 1 - drop, 1 << 18
+    t = scipy.stats.norm.isf(p / 2)
+    lost = 1 - 2 * (t * scipy.stats.norm.pdf(t) + p / 2)
+    laplace = torch.from_numpy(np.random.default_rng(1).laplace(size=n)).float()
+    for domain in ("fft", "dct"):
+        codec = gw.FFTSparse(drop=drop, bits=None, domain=domain, block=1024)
+        for x in (gaussian(n), laplace):
+            assert nmse(codec, x) == pytest.approx(lost, rel=0.01)
+    assert nmse(gw.FFTSparse(drop=drop, domain="time"), laplace) < 0.8 * lost
+    assert nmse(gw.FFTSparse(drop=drop), correlated(n)) < 0.4 * lost
+
+
+@pytest.mark.parametrize("drop", [0.5, 0.85, 0.97])
+def test_auto_takes_the_domain_that_keeps_most(drop):
+    laplace = torch.from_numpy(np.random.default_rng(1).laplace(size=30_000)).float()
+    chosen = set()
+    ramps = torch.arange(30_000.0) % 256
+    for x in (gaussian(30_000), laplace, correlated(30_000), ramps, torch.zeros(30_000)):
+        errors = [
+            (roundtrip(gw.FFTSparse(drop, None, domain=domain), x) - x).norm() for domain in DOMAINS
+        ]
+        auto = gw.FFTSparse(drop, None, domain="auto")
+        assert (roundtrip(auto, x) - x).norm() <= min(errors) * (1 + 1e-5)
+        chosen.add(int(auto.encode(x, KEY)[20]))
+    assert len(chosen) >= 2
+
+
+@pytest.mark.parametrize("poison", [0.0, float("inf"), float("nan")])
+def test_auto_looks_at_a_sample_of_a_long_vector_and_past_what_is_not_finite(poison):
+    auto, time = gw.FFTSparse(domain="auto"), gw.FFTSparse(domain="time")
+    x = correlated(400_000)
+    x[5] = poison
+    rest = slice(auto.block, None)
+    errors = [(roundtrip(codec, x) - x)[rest].norm() for codec in (auto, time)]
+    assert errors[0] < 0.6 * errors[1]
+
+
+def test_types_are_widened_before_the_transform():
+    for dtype in (torch.float16, torch.bfloat16):
+        x = gaussian(3000).to(dtype)
+        codec = gw.FFTSparse()
+        assert torch.equal(codec.encode(x, KEY), codec.encode(x.float(), KEY))
+
+
+def test_finite_values_whose_spectrum_overflows_spoil_their_block():
+    x = gaussian(1024)
+    x[256:512] = 3e38
+    y = roundtrip(gw.FFTSparse(), x)
+    assert y[256:512].isnan().all()
+    assert torch.cat((y[:256], y[512:])).isfinite().all()
+
+
+# Range floats
+
+
+def coded(backend, x, bits, mantissa, base=None):
+    """Codes and the values they stand for; the base is fitted to `x` unless given."""
+    if base is None:
+        base = fitted_base(backend.largest(x), bits=bits, mantissa=mantissa)
+    options = {"bits": bits, "mantissa": mantissa, "base": base}
+    codes = torch.empty(packed_nbytes(x.numel(), bits), dtype=torch.uint8)
+    backend.range_float_encode(x, codes, **options)
+    values = torch.empty(x.numel())
+    backend.range_float_decode(codes, values, **options)
+    return codes, values, base
+
+
+def all_values(bits, mantissa, base):
+    """By the definition: 0 and plus and minus 2^e (1 + f / 2^m), taken from bit patterns."""
+    patterns = [(base + i) << (23 - mantissa) for i in range(num_positive(bits))]
+    positive = [struct.unpack("<f", struct.pack("<I", pattern))[0] for pattern in patterns]
+    return torch.tensor([0.0, *positive, *(-value for value in positive)], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("bits", "mantissa"), [(3, 1), (6, 2), (6, 4), (8, 3), (10, 5)])
+@pytest.mark.parametrize("scale", [1e-39, 1e-3, 1.0, 3e37])
+def test_every_value_goes_to_the_nearest_code(bits, mantissa, scale):
+    x = torch.cat((gaussian(2000), gaussian(500) * 1e-2, gaussian(500) * 1e-5)) * scale
+    _, values, base = coded(cpu, x, bits, mantissa)
+    distance = (x.double()[:, None] - all_values(bits, mantissa, base)).abs().amin(1)
+    assert torch.equal((values.double() - x).abs(), distance)
+
+
+def test_the_nearest_code_is_not_that_of_truncation():
+    """The law above rejects the twin that leaves out half a step."""
+    x = gaussian(2000)
+    _, values, base = coded(cpu, x, 8, 3)
+    truncated = (x.view(torch.int32) >> 20 << 20).view(torch.float32)
+    distance = (x.double()[:, None] - all_values(8, 3, base)).abs().amin(1)
+    assert ((truncated - x).abs() > distance).any()
+    assert not torch.equal(values, truncated)
+
+
+@pytest.mark.parametrize(("bits", "mantissa"), FLOATS)
+def test_range_float_error_is_below_its_bound(bits, mantissa):
+    """2^-(m+1) of the value from eps on, eps / 2 below."""
+    x = torch.cat((gaussian(5000), 2.0 ** (4 * gaussian(5000)))).double().float()
+    _, values, base = coded(cpu, x, bits, mantissa)
+    eps = float(all_values(bits, mantissa, base)[1])
+    allowed = torch.where(x.abs() >= eps, x.abs().double() * 2.0 ** -(mantissa + 1), eps / 2)
+    assert ((values - x.double()).abs() <= allowed).all()
+
+
+@pytest.mark.parametrize(("bits", "mantissa"), FLOATS)
+def test_range_float_is_idempotent_monotone_and_odd(bits, mantissa):
+    x = torch.cat((gaussian(3000), 2.0 ** (3 * gaussian(1000)))).sort().values
+    codes, values, base = coded(cpu, x, bits, mantissa)
+    again, same, refitted = coded(cpu, values, bits, mantissa)
+    assert refitted == base
+    assert torch.equal(again, codes)
+    assert torch.equal(same, values)
+    assert (values.diff() >= 0).all()
+    assert torch.equal(coded(cpu, -x, bits, mantissa)[1], -values)
+
+
+def test_range_float_reaches_to_the_largest_value_and_16_octaves_down():
+    x = torch.tensor([1.0, -1.0, 2.0**-15, 2.0**-20, 0.0, -0.0])
+    _, values, _ = coded(cpu, x, 10, 5)
+    assert values.tolist() == [1.0, -1.0, 2.0**-15, 0.0, 0.0, 0.0]
+    huge = torch.tensor([3.4028234e38, -1.0])
+    assert coded(cpu, huge, 10, 5)[1].isfinite().all()
+
+
+def test_all_codes_of_a_base_that_is_let_through_are_finite():
+    for bits, mantissa in FLOATS:
+        top = (0x7F7FFFFF >> 23 - mantissa) - num_positive(bits) + 1
+        for base in (1, top):
+            assert is_base(base, bits=bits, mantissa=mantissa)
+            every = torch.full((packed_nbytes(64, bits),), 0xFF, dtype=torch.uint8)
+            for backend in (cpu, reference):
+                out = torch.empty(64)
+                options = {"bits": bits, "mantissa": mantissa, "base": base}
+                backend.range_float_decode(every, out, **options)
+                assert out.isfinite().all()
+        assert not is_base(0, bits=bits, mantissa=mantissa)
+        assert not is_base(top + 1, bits=bits, mantissa=mantissa)
+        assert half_eps(1, mantissa) > 0
+
+
+# Kernels
+
+
+def as_bits(x):
+    return x.view(torch.int32) if x.is_floating_point() else x
+
+
+@pytest.mark.parametrize("numel", LENGTHS)
+def test_range_float_kernels_equal_the_reference(numel):
+    for x in awkward(numel):
+        for bits, mantissa in FLOATS:
+            expected = coded(reference, x, bits, mantissa)
+            got = coded(cpu, x, bits, mantissa)
+            assert expected[2] == got[2]
+            for a, b in zip(expected[:2], got[:2], strict=True):
+                assert torch.equal(as_bits(a), as_bits(b)), (bits, mantissa)
+
+
+def sparse(backend, x, count):
+    """All that the sparse kernels write of `x`."""
+    threshold, stop = backend.select(x, count)
+    bitmap = torch.empty(bitmap_nbytes(x.numel()), dtype=torch.uint8)
+    kept, out = torch.empty(count), torch.ones(x.numel())
+    backend.compact(x, bitmap, kept, threshold=threshold, stop=stop)
+    backend.expand(bitmap, kept, out)
+    sizes = backend.gap_sizes(bitmap)
+    counts = [threshold, stop, backend.largest(x), backend.count_bits(bitmap), *sizes]
+    results = [torch.tensor(counts), bitmap, kept, out]
+    for rice in (0, 1, 3, 8, 9, 15):
+        low = torch.empty(packed_nbytes(count, rice), dtype=torch.uint8)
+        unary = torch.empty(bitmap_nbytes(sizes[rice]), dtype=torch.uint8)
+        backend.gap_encode(bitmap, low, unary, rice=rice)
+        decoded, options = torch.empty_like(bitmap), {"rice": rice, "count": count}
+        assert backend.gap_decode(low, unary, decoded, **options, numel=x.numel())
+        assert torch.equal(decoded, bitmap)
+        results += [low, unary]
+    return results
+
+
+@pytest.mark.parametrize("numel", LENGTHS)
+def test_sparse_kernels_equal_the_reference(numel):
+    for x in awkward(numel):
+        for count in sorted({1, -(-numel // 10), -(-numel // 2), numel}):
+            expected, got = sparse(reference, x, count), sparse(cpu, x, count)
+            for a, b in zip(expected, got, strict=True):
+                assert torch.equal(as_bits(a), as_bits(b)), count
+
+
+def test_selection_is_that_of_topk():
+    x = gaussian(200_000)
+    threshold, stop = cpu.select(x, 30_000)
+    kept = torch.empty(30_000)
+    bitmap = torch.empty(bitmap_nbytes(200_000), dtype=torch.uint8)
+    cpu.compact(x, bitmap, kept, threshold=threshold, stop=stop)
+    assert torch.equal(kept.abs().sort().values, x.abs().topk(30_000).values.sort().values)
+
+
+def test_gap_decoders_agree_on_garbage():
+    generator = torch.Generator().manual_seed(0)
+    verdicts = set()
+    for case in range(400):
+        words = int(torch.randint(0, 3, (), generator=generator))
+        unary = torch.randint(0, 256, (8 * words,), generator=generator, dtype=torch.uint8)
+        if case % 2:
+            unary &= torch.randint(0, 256, (8 * words,), generator=generator, dtype=torch.uint8)
+        ones = reference.count_bits(unary)
+        count, rice = max(0, ones + case % 5 // 4), case % 4
+        low = torch.randint(0, 256, (packed_nbytes(count, rice),), generator=generator).byte()
+        answers = []
+        for backend in (reference, cpu):
+            bitmap = torch.zeros(bitmap_nbytes(130), dtype=torch.uint8)
+            whole = backend.gap_decode(low, unary, bitmap, rice=rice, count=count, numel=130)
+            answers.append((whole, bitmap.tolist() if whole else None))
+        assert answers[0] == answers[1]
+        verdicts.add(answers[0][0])
+    assert verdicts == {True, False}
+
+
+# Wire
+
+
+@pytest.mark.parametrize("drop", [0.5, 0.7, 0.85, 0.99, 0.999])
+def test_places_cost_near_their_entropy_and_never_more_than_a_bitmap(drop):
+    n, p = 500_000, 1 - drop
+    x = gaussian(n)
+    entropy = -(p * math.log2(p) + drop * math.log2(drop))
+    codes = packed_nbytes(gw.FFTSparse(drop).num_kept(n, 0), 10)
+    places = gw.FFTSparse(drop).encode(x, KEY).numel() - codes - 24
+    assert places <= bitmap_nbytes(n)
+    if drop >= 0.7:
+        assert 0.99 * entropy < 8 * places / n < 1.05 * entropy
+
+
+def test_bits_on_the_wire():
+    x = gaussian(1_000_000)
+    sizes = {
+        spec: 8 * gw.parse(spec).encode(x, KEY).numel() / x.numel()
+        for spec in ("fft", "fft:wire=zstd", "fft:bits=6,mantissa=2", "fft:drop=0,bits=none")
+    }
+    assert sizes["fft"] < 2.12
+    assert sizes["fft:wire=zstd"] < 1.70
+    assert sizes["fft:bits=6,mantissa=2"] < 1.52
+    assert sizes["fft:drop=0,bits=none"] < 32.001
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "fft",
+        "fft:drop=0.3",
+        "fft:domain=auto,wire=zstd",
+        "fft:drop=0,bits=none",
+        "fft:bits=16,mantissa=9",
+    ],
+)
+def test_damaged_payloads_are_refused_or_decoded_but_never_more(spec):
+    """Every byte of the header at many values, random bytes elsewhere, and any cut."""
+    codec, x = gw.parse(spec), gaussian(3000)
+    x[700] = float("inf")
+    payload = codec.encode(x, KEY)
+    generator = torch.Generator().manual_seed(0)
+    refused = 0
+    places = (
+        list(range(24)) * 12
+        + torch.randint(0, payload.numel(), (300,), generator=generator).tolist()
+    )
+    for place in places:
+        damaged = payload.clone()
+        damaged[place] ^= int(torch.randint(1, 256, (), generator=generator))
+        try:
+            assert codec.decode(damaged, 3000, KEY).shape == (3000,)
+        except ValueError:
+            refused += 1
+    assert refused > 100
+    for size in [*range(40), payload.numel() // 2, payload.numel() - 1]:
+        with pytest.raises(ValueError, match=r"expected|damaged|promises|holds"):
+            codec.decode(payload[:size], 3000, KEY)
+    with pytest.raises(ValueError, match=r"expected|damaged|promises|holds"):
+        codec.decode(payload, 1500, KEY)
+
+
+def test_a_payload_may_lie_at_an_odd_address():
+    for spec in ("fft", "fft:drop=0.3", "fft:drop=0.5,bits=none", "fft:wire=zstd"):
+        codec, x = gw.parse(spec), gaussian(3000)
+        payload = codec.encode(x, KEY)
+        shifted = torch.empty(payload.numel() + 3, dtype=torch.uint8)[3:]
+        shifted.copy_(payload)
+        assert torch.equal(codec.decode(shifted, 3000, KEY), codec.decode(payload, 3000, KEY))
+
+
+# Many workers
+
+
+def payloads_of(codec, vectors):
+    keys = [gw.Key(rank=rank) for rank in range(len(vectors))]
+    return [codec.encode(x, key) for x, key in zip(vectors, keys, strict=True)], keys
+
+
+def test_the_mean_is_taken_of_spectra_and_turned_back_once(monkeypatch):
+    codec, vectors = gw.FFTSparse(), [correlated(5000, seed) for seed in range(4)]
+    payloads, keys = payloads_of(codec, vectors)
+    expected = torch.stack([codec.decode(payload, 5000, KEY) for payload in payloads]).mean(0)
+    calls = []
+
+    def counted(*args, **options):
+        calls.append(args[0])
+        transforms.inverse(*args, **options)
+
+    monkeypatch.setattr(fft, "inverse", counted)
+    mean = torch.empty(5000)
+    codec.aggregate_into(payloads, mean, keys)
+    assert calls == ["fft"]
+    torch.testing.assert_close(mean, expected, rtol=0, atol=3e-6)
+
+
+def test_workers_may_choose_different_domains():
+    codec = gw.FFTSparse(domain="auto")
+    laplace = torch.from_numpy(np.random.default_rng(1).laplace(size=5000)).float()
+    payloads, keys = payloads_of(codec, [correlated(5000), laplace, correlated(5000, 1)])
+    assert len({int(payload[20]) for payload in payloads}) == 2
+    expected = torch.stack([codec.decode(payload, 5000, KEY) for payload in payloads]).mean(0)
+    mean = torch.empty(5000)
+    codec.aggregate_into(payloads, mean, keys)
+    torch.testing.assert_close(mean, expected, rtol=0, atol=3e-6)
+
+
+def test_payloads_are_gathered_by_default():
+    assert collectives.choose(gw.FFTSparse(), 8) == "all_gather"
+
+
+def repeated(rank, spec, steps):
+    """The mean over `steps` of the results for the same gradients, and the largest residual."""
+    reducer = Reducer(Link(), gw.parse(spec), min_numel=0)
+    total, x = torch.zeros(4000), data(rank, 4000)
+    for step in range(steps):
+        reducer.step = step
+        y = x.clone()
+        reducer.reduce(y, [Part(y, 0)])
+        total += y
+    return reducer.error_feedback, total / steps, float(reducer.residuals[0].norm() / x.norm())
+
+
+def test_error_feedback_is_on_and_sends_everything_in_the_end(worlds):
+    """The mean result after T steps misses the mean gradient by the residuals over T."""
+    answers = worlds[2].run(repeated, "fft:drop=0.9", 60)
+    mean = (data(0, 4000) + data(1, 4000)) / 2
+    assert all(on for on, _, _ in answers)
+    assert all(torch.equal(answers[0][1], result) for _, result, _ in answers)
+    residual = max(ratio for _, _, ratio in answers)
+    assert residual < 20
+    once = (roundtrip(gw.FFTSparse(0.9), mean) - mean).norm()
+    assert (answers[0][1] - mean).norm() < 0.4 * once
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("drop", "step", "expected"),
+    [
+        (0.85, 10**6, 0.85),
+        ("0.9@0", 5, 0.9),
+        ("0.9@0/0.5@100/0@200", 0, 0.9),
+        ("0.9@0/0.5@100/0@200", 199, 0.5),
+        ("0.9@0/0.5@100/0@200", 200, 0.0),
+        ("0.8*linear@100", 0, 0.8),
+        ("0.8*linear@100", 75, 0.4),
+        ("0.8*linear@100", 101, 0.0),
+        ("0.8*cosine@90", 60, 0.4),
+        ("0.8*cosine@90", 91, 0.0),
+        ("0.8*rsqrt@10", 150, 0.4),
+    ],
+)
+def test_schedules(drop, step, expected):
+    assert drop_at(drop, step) == pytest.approx(expected, abs=1e-12)
+    assert least_drop(drop) <= expected
+    codec = gw.parse(f"fft:drop={drop}")
+    assert codec.num_kept(10_000, step) == round(10_000 * (1 - expected))
+    assert codec.encode(gaussian(1000), gw.Key(step=step)).numel() <= codec.max_nbytes(1000)
+
+
+def test_the_drop_follows_the_learning_rate_as_the_theorem_asks():
+    """theta_t^2 / eta_t is the same at every step."""
+    rates = {0: 0.4, 100: 0.1, 250: 0.004}
+    schedule = gw.drop_with_rate(0.9, rates)
+    ratios = [drop_at(schedule, step) ** 2 / rate for step, rate in rates.items()]
+    assert ratios == pytest.approx([0.81 / 0.4] * 3, rel=1e-4)
+    assert drop_at(schedule, 99) == drop_at(schedule, 0)
+    shapes = {
+        "linear": lambda t: 1 - t / 1000,
+        "cosine": lambda t: (1 + math.cos(math.pi * t / 1000)) / 2,
+        "rsqrt": lambda t: (1 + t / 1000) ** -0.5,
+    }
+    for name, rate in shapes.items():
+        for step in (0, 10, 500, 999):
+            squared = drop_at(f"0.9*{name}@1000", step) ** 2
+            assert squared == pytest.approx(0.81 * rate(step), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "rates", [{}, {1: 0.1}, {0: 0.0}, {0: float("nan")}, {0: 0.1, 5: float("inf")}, {0: -1.0}]
+)
+def test_bad_rates_are_refused(rates):
+    with pytest.raises(ValueError, match="must map steps, 0 among them, to finite"):
+        gw.drop_with_rate(0.9, rates)
+
+
+def test_a_rate_that_grows_until_all_is_dropped_is_refused():
+    with pytest.raises(ValueError, match="below 1 at every step"):
+        gw.drop_with_rate(0.9, {0: 0.1, 10: 0.2})
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"drop": 1.0}, "below 1 at every step, got 1.0; .* 0.99 keeps one .* in a hundred"),
+        ({"drop": -0.1}, "at least 0 and below 1"),
+        ({"drop": float("nan")}, "below 1 at every step, got nan"),
+        ({"drop": None}, "a fraction or a schedule, got None; write 0.85, or 0.9@0/0.5@1000"),
+        ({"drop": True}, "a fraction or a schedule, got True"),
+        ({"drop": ""}, "cannot be read from ''; write"),
+        ({"drop": "0.9@0/nan@10"}, "below 1 at every step, got '0.9@0/nan@10'"),
+        ({"drop": "0.9@0/1.0@10"}, "below 1 at every step"),
+        ({"drop": "0.9@5/0.5@10"}, "must begin at 0 and grow, got \\[5, 10\\]"),
+        ({"drop": "0.9@0/0.5@10/0.4@10"}, "must begin at 0 and grow"),
+        ({"drop": "0.9@0/0.5@-3"}, "cannot be read"),
+        ({"drop": "0.9@0/0.5"}, "cannot be read"),
+        ({"drop": "0.9*quadratic@10"}, "cannot be read .* \\*cosine, \\*rsqrt"),
+        ({"drop": "0.9*linear@0"}, "cannot be read"),
+        ({"drop": "1*linear@10"}, "below 1 at every step"),
+        ({"drop": "x*linear@10"}, "cannot be read"),
+        ({"bits": 2}, "`bits` must be an integer from 3 to 16, or None for float32, got 2"),
+        ({"bits": 17}, "got 17"),
+        ({"bits": 10, "mantissa": 9}, "`mantissa` must be from 2 to 8 with `bits=10`.* got 9"),
+        ({"bits": 16}, "`mantissa` must be from 8 to 14 with `bits=16`.* got 5"),
+        ({"mantissa": 1}, "leaves 1 to 7 bits of exponent beside the sign, got 1"),
+        ({"domain": "wavelet"}, '"fft", "dct", "time" or "auto", got \'wavelet\''),
+        ({"block": 100}, "`block` must be a power of two from 8 to 65536, got 100"),
+        ({"block": 4}, "got 4"),
+        ({"block": None}, "got None"),
+        ({"wire": "elias"}, '`wire` must be "packed" or "zstd", got \'elias\''),
+    ],
+)
+def test_bad_settings_are_refused(settings, match):
+    with pytest.raises(ValueError, match=match):
+        gw.FFTSparse(**settings)
