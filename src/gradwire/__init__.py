@@ -3,6 +3,7 @@
 from gradwire.codec import Codec, Key, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Cast, Identity
+from gradwire.codecs.gradiveq import GradiVeQ
 from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
 from gradwire.ddp import Handle, Stats, attach
@@ -14,6 +15,7 @@ __all__ = [
     "QSGD",
     "Cast",
     "Codec",
+    "GradiVeQ",
     "Handle",
     "Identity",
     "Key",

@@ -89,21 +89,33 @@ def _simulate_sum(codec: SummableCodec, vectors: Sequence[Tensor], keys: Sequenc
 def all_reduce(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> None:
     """Sum terms in the network."""
     assert isinstance(codec, SummableCodec)
+    sum_terms(link, [codec] * len(parts), parts, key)
+
+
+def sum_terms(
+    link: Link, codecs: Sequence[SummableCodec], parts: Sequence[Part], key: Key
+) -> list[float]:
+    """All-reduce with a codec for each part, in one message, and what each sum remarks.
+
+    The codecs must have one `sum_dtype` and one `statistics_op`.
+    """
     world = link.size
     keys = [key.of(tensor=part.tensor, rank=link.rank) for part in parts]
     slices = [Slice(part, 0, part.values.numel()) for part in parts]
-    shared = _agree(link, codec, slices)
-    sizes = [codec.term_nbytes(piece.numel, world) for piece in slices]
+    shared = _agree(link, codecs, slices)
+    jobs = list(zip(codecs, slices, keys, shared, strict=True))
+    sizes = [codec.term_nbytes(piece.numel, world) for codec, piece, _, _ in jobs]
     message = link.room("send", sum(sizes))
     terms = torch.split(message, sizes)
     with link.account.timed("encode"):
-        for piece, term, own, common in zip(slices, terms, keys, shared, strict=True):
+        for (codec, piece, own, common), term in zip(jobs, terms, strict=True):
             source = _source(link, piece)
             codec.encode_term(source, term, own, 0, world=world, shared=common)
     link.account.message(sum(piece.numel for piece in slices), sum(sizes))
-    link.all_reduce(message.view(codec.sum_dtype))
+    link.all_reduce(message.view(codecs[0].sum_dtype))
     with link.account.timed("decode"):
-        for piece, total, own, common in zip(slices, terms, keys, shared, strict=True):
+        remarks = [job[0].remark(total, world) for job, total in zip(jobs, terms, strict=True)]
+        for (codec, piece, own, common), total in zip(jobs, terms, strict=True):
             source, result = _source(link, piece), _target(link, piece)
             codec.decode_sum(total, result, own, 0, world=world, shared=common)
             if piece.residual is not None and _finite(result):
@@ -111,15 +123,19 @@ def all_reduce(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Non
                 residual = piece.residual.copy_(source)  # the sum has taken the term's place
                 codec.subtract_term(total, residual, own, 0, world=world, shared=common)
             _store(piece, result)
+    return remarks
 
 
-def _agree(link: Link, codec: SummableCodec, slices: Sequence[Slice]) -> Sequence[Tensor]:
+def _agree(
+    link: Link, codecs: Sequence[SummableCodec], slices: Sequence[Slice]
+) -> Sequence[Tensor]:
     """The statistics of each slice, combined over the workers in one message."""
     with link.account.timed("encode"):
-        own = [codec.statistics(_source(link, piece)) for piece in slices]
+        pairs = zip(codecs, slices, strict=True)
+        own = [codec.statistics(_source(link, piece)) for codec, piece in pairs]
         joined = torch.cat(own)
     if joined.numel():
-        link.all_reduce(joined, codec.statistics_op)
+        link.all_reduce(joined, codecs[0].statistics_op)
         link.account.message(0, 4 * joined.numel())
     return torch.split(joined, [statistics.numel() for statistics in own])
 

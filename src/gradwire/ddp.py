@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.codec import Codec
 from gradwire.lane import Lane
+from gradwire.learning import Layout
 from gradwire.link import Link
 from gradwire.parts import Part
 from gradwire.reducer import Reducer
@@ -25,7 +26,8 @@ class Stats:
     `bytes_sent` is what this worker sent to others, from the sizes of the buffers handed to the
     collectives; `bits_per_value` the size of its own messages over their values. Seconds are
     those of the lane, which works beside the backward pass. `raw` names the parameters that
-    travel uncompressed.
+    always travel uncompressed; `learned` says of a codec that learns where it stands with each
+    of the others, uncompressed ones included.
     """
 
     steps: int
@@ -35,6 +37,7 @@ class Stats:
     comm_s: float
     decode_s: float
     raw: tuple[str, ...]
+    learned: dict[str, str]
 
     @property
     def bytes_per_step(self) -> float:
@@ -70,12 +73,25 @@ class Handle:
             comm_s=account.comm_s,
             decode_s=account.decode_s,
             raw=self._raw,
+            learned=self._learned(),
         )
 
+    def _learned(self) -> dict[str, str]:
+        learner = self._reducer.learner
+        if learner is None:
+            return {}
+        states = {n: learner.states.get(i, learner.codec.start()) for n, i in self._names.items()}
+        return {n: learner.codec.describe(s) for n, s in states.items() if n not in self._raw}
+
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state: the step, which keys the random streams, and its residuals."""
+        """This rank's state: the step, which keys the random streams, and its residuals.
+
+        A codec that learns adds what it has learned, which is the same on every rank.
+        """
         residuals = self._reducer.residuals
-        return {
+        learner = self._reducer.learner
+        learned = {} if learner is None else {"learned": learner.save(self._names)}
+        return learned | {
             "step": self._reducer.step,
             "world": self._reducer.link.size,
             "rank": self._reducer.link.rank,
@@ -97,6 +113,14 @@ class Handle:
         unknown = sorted(set(state["residuals"]) - set(self._names))
         if unknown:
             raise ValueError(f"the state has residuals of unknown parameters: {unknown}.")
+        learner = self._reducer.learner
+        if (learner is not None) != ("learned" in state):
+            raise ValueError(
+                f"{self.codec!r} {'learns' if learner else 'does not learn'}, but the state is "
+                f"of a codec that {'does not' if learner else 'does'}; attach the same codec."
+            )
+        if learner is not None:
+            learner.load(state["learned"], self._names)
         self._reducer.step = state["step"]
         self._reducer.residuals = {
             self._names[name]: residual.clone() for name, residual in state["residuals"].items()
@@ -120,7 +144,10 @@ class Handle:
     def _parts(self, buffer: Tensor, parameters: list[Tensor]) -> list[Part]:
         pieces = torch.split(buffer, [p.numel() for p in parameters])
         numbers = [self._numbers[id(p)] for p in parameters]
-        return [Part(values, number) for values, number in zip(pieces, numbers, strict=True)]
+        return [
+            Part(values, number, layout=Layout.of(parameter))
+            for values, number, parameter in zip(pieces, numbers, parameters, strict=True)
+        ]
 
     def _reduce(self, buffer: Tensor, parts: list[Part], last: bool) -> Tensor:
         self._reducer.reduce(buffer, parts)

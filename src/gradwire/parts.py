@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gradwire.learning import Layout
+
 
 @dataclass(frozen=True)
 class Part:
@@ -14,11 +16,13 @@ class Part:
 
     `tensor` is the parameter's number, the same on every rank. `residual`, if there is one, is
     added before encoding and takes up the error made by it (float32, as long as `values`).
+    `layout` is for codecs that look at the parameter as more than a flat vector.
     """
 
     values: Tensor
     tensor: int
     residual: Tensor | None = None
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Parameters below `min_numel` values travel raw, in one plain all-reduce: they are most of the
 trouble and almost none of the bytes. So do those of a type no codec takes, such as float64.
-Residuals are kept by parameter, never by bucket: DDP rebuilds and reorders its buckets.
+Residuals are kept by parameter, never by bucket: DDP rebuilds and reorders its buckets. A codec
+that learns sends some steps raw; the first of them also delivers what is still owed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from torch import Tensor
 from gradwire import collectives
 from gradwire.codec import FLOAT_DTYPES, Codec, Key
 from gradwire.codecs.cast import Identity
+from gradwire.learner import Learner
+from gradwire.learning import LearningCodec
 from gradwire.link import Link
 from gradwire.parts import Part
 
@@ -42,6 +45,14 @@ class Reducer:
         self.seed = seed
         self.step = 0
         self.residuals: dict[int, Tensor] = {}
+        self.learner: Learner | None = None
+        if isinstance(codec, LearningCodec):
+            if self.collective != "all_reduce":
+                raise ValueError(
+                    f"{codec!r} learns from sums and travels by all_reduce, got "
+                    f"`collective={self.collective!r}`; leave it out."
+                )
+            self.learner = Learner(link, codec, owing=self.error_feedback)
 
     def is_coded(self, values: Tensor) -> bool:
         """Does the codec take this gradient, or does it travel raw?"""
@@ -51,17 +62,15 @@ class Reducer:
 
     def reduce(self, bucket: Tensor, parts: Sequence[Part]) -> None:
         """Replace `bucket`, which `parts` tile, by its mean over the workers."""
+        if self.learner is not None:
+            self._reduce_learning(self.learner, bucket, parts)
+            return
         coded = [part for part in parts if self.is_coded(part.values)]
         raw = [part.values for part in parts if not self.is_coded(part.values)]
         if not coded:
             self._reduce_raw(bucket)
             return
-        if raw:
-            joined = torch.cat(raw)
-            self._reduce_raw(joined)
-            means = torch.split(joined, [values.numel() for values in raw])
-            for values, mean in zip(raw, means, strict=True):
-                values.copy_(mean)
+        self._reduce_raw_parts(raw)
         coded = [replace(part, residual=self._residual(part)) for part in coded]
         key = Key(seed=self.seed, step=self.step)
         collectives.COLLECTIVES[self.collective](self.link, self.codec, coded, key)
@@ -72,6 +81,47 @@ class Reducer:
             values.mul_(1.0 / self.link.size)
         self.link.account.message(values.numel(), values.numel() * values.element_size())
         self.link.all_reduce(values)
+
+    def _reduce_raw_parts(self, raw: Sequence[Tensor]) -> None:
+        """The same in one message for several."""
+        if raw:
+            joined = torch.cat(list(raw))
+            self._reduce_raw(joined)
+            means = torch.split(joined, [values.numel() for values in raw])
+            for values, mean in zip(raw, means, strict=True):
+                values.copy_(mean)
+
+    def _reduce_learning(self, learner: Learner, bucket: Tensor, parts: Sequence[Part]) -> None:
+        """Each part by what its state says: one message of terms, one of raw values."""
+        learned = [part for part in parts if self.is_coded(part.values)]
+        codecs = {part.tensor: learner.codec_for(part) for part in learned}
+        terms = [part for part in learned if codecs[part.tensor] is not None]
+        raw = [part for part in parts if codecs.get(part.tensor) is None]
+        self._add_owed(raw)
+        if terms:
+            self._reduce_raw_parts([part.values for part in raw])
+        else:
+            self._reduce_raw(bucket)
+        self._forget_paid(raw)
+        remarks = dict.fromkeys(codecs, 0.0)
+        if terms:
+            each = [codec for codec in codecs.values() if codec is not None]
+            coded = [replace(part, residual=self._residual(part)) for part in terms]
+            key = Key(seed=self.seed, step=self.step)
+            said = collectives.sum_terms(self.link, each, coded, key)
+            remarks.update(zip((part.tensor for part in terms), said, strict=True))
+        learner.learn(learned, [remarks[part.tensor] for part in learned])
+
+    def _add_owed(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            if part.tensor in self.residuals:
+                part.values.add_(self.residuals[part.tensor])
+
+    def _forget_paid(self, parts: Sequence[Part]) -> None:
+        """A mean that is not finite pays nothing; all ranks see the same one."""
+        for part in parts:
+            if part.tensor in self.residuals and bool(part.values.isfinite().all()):
+                del self.residuals[part.tensor]
 
     def _residual(self, part: Part) -> Tensor | None:
         if not self.error_feedback:

@@ -10,6 +10,7 @@ from typing import Any
 
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
+from gradwire.codecs.gradiveq import GradiVeQ
 from gradwire.codecs.qsgd import QSGD
 
 
@@ -38,6 +39,11 @@ REGISTRY: dict[str, Entry] = {
             "qsgd:levels=1,norm=l2,block=none,wire=elias",
             "qsgd:bits=3,block=1024,wire=elias",
         ),
+    ),
+    "gradiveq": Entry(
+        GradiVeQ,
+        "coordinates in a subspace learned from earlier gradients (Yu et al. 2018)",
+        ("gradiveq", "gradiveq:slice=2048,energy=0.9,inner=fp16"),
     ),
 }
 

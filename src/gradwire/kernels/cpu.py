@@ -20,6 +20,7 @@ from torch import Tensor
 from gradwire.codec import Key
 from gradwire.kernels.cpu_elias import elias_decode, elias_encode, elias_sizes
 from gradwire.kernels.cpu_intrinsics import jit, level
+from gradwire.kernels.cpu_subspace import combine
 from gradwire.kernels.cpu_tiles import (
     pack_tile,
     philox_words,
@@ -33,7 +34,7 @@ from gradwire.kernels.cpu_tiles import (
 from gradwire.kernels.layout import TILE, packed_nbytes
 
 __all__ = [
-    "block_scales", "dequantize", "elias_decode", "elias_encode", "elias_sizes",
+    "block_scales", "combine", "dequantize", "elias_decode", "elias_encode", "elias_sizes",
     "get_num_threads", "philox", "quantize", "set_num_threads",
 ]  # fmt: skip
 

@@ -14,10 +14,11 @@ from torch import Tensor
 from gradwire.codec import Key
 from gradwire.kernels.layout import MIN_SCALE, TILE, fields, num_blocks, packed_nbytes
 from gradwire.kernels.reference_elias import elias_decode, elias_encode, elias_sizes, omega
+from gradwire.kernels.reference_subspace import combine
 
 __all__ = [
-    "block_scales", "dequantize", "elias_decode", "elias_encode", "elias_sizes", "omega",
-    "philox", "quantize",
+    "block_scales", "combine", "dequantize", "elias_decode", "elias_encode", "elias_sizes",
+    "omega", "philox", "quantize",
 ]  # fmt: skip
 
 _MASK = 0xFFFFFFFF

@@ -1,0 +1,255 @@
+"""GradiVeQ [1]: gradients by their coordinates in a subspace learned from earlier gradients.
+
+A compression that commutes with the sum can be added by the network. A fixed linear map does:
+
+    y_n = U^T (g_n - mu)          each worker, for each slice of K values          (sec. 3.2)
+    y   = mean of the y_n         by all-reduce, d values instead of K
+    g   = U y + mu                once                                             (sec. 3.2)
+
+`U` holds the d leading principal axes of the slices seen in a training phase, in which gradients
+travel raw, and mu their mean. The cycle is: `warmup_steps` raw, then again and again
+`train_steps` raw and `compress_steps` compressed (alg. 1).
+
+[1] Yu, Lin, Narra, Li, Li, Kim, Schwing, Annavaram, Avestimehr, "GradiVeQ: Vector Quantization
+    for Bandwidth-Efficient Gradient Aggregation in Distributed CNN Training", NeurIPS 2018,
+    arXiv:1811.03617.
+
+Legend: K = `Slicing.size`; d = number of rows of `basis` = U^T; mu = `mean`; L_t = `train_steps`;
+L_c = `compress_steps`; 1 - lambda = `energy`; N = `world`.
+
+Differences from the paper:
+
+- d is the least number of axes that keep `energy` of the *last quarter* of the training phase,
+  which the axes have not seen. The paper asks it of the very slices the axes were made from, and
+  of those any L_t - 1 axes keep everything: white noise passes for compressible. Here it does
+  not, and a parameter that no d <= K/2 can carry stays raw for the cycle.
+- Samples are taken from all slices in turn, and each slice has its own mean; the paper uses the
+  first slice alone. Linear layers are compressed too, and the tail that fills no slice is sent.
+- Axes come from the Gram matrix of the samples, not from the K x K covariance. Rank 0 works them
+  out and broadcasts them, and decoding adds in a fixed order: all ranks have the same bits.
+- The run-time rule compares the loss with that of the first step of the phase, and the network
+  adds it up, so that all ranks go back to training together.
+- Error feedback: what a compress phase has lost is delivered in the first raw step after it. That
+  step is not learned from.
+- The coefficients may go through another codec (`inner`), as a summable quantizer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.codec import SummableCodec
+from gradwire.codecs.cast import Dense, Identity
+from gradwire.codecs.projection import Projection, Slicing
+from gradwire.learning import Layout, LearningCodec, State
+
+_GROWTH = 4.0
+"""Back to training when the energy lost has grown by this factor, its norm by two."""
+
+_COLUMNS = 1 << 13
+"""So many values of each sample are in float64 at a time."""
+
+
+@dataclass(frozen=True)
+class Subspace(State):
+    """Where a parameter stands: `count` steps into `phase`, and what it has gathered.
+
+    `total` is the sum of the slices to learn from, and `samples` some of them. `basis` is empty
+    in a compress phase that cannot compress. `loss` is that of its first step.
+    """
+
+    phase: str = "warmup"
+    count: int = 0
+    total: Tensor | None = None
+    samples: tuple[Tensor, ...] = ()
+    basis: Tensor | None = None
+    mean: Tensor | None = None
+    loss: float = 0.0
+
+
+@dataclass(frozen=True)
+class GradiVeQ(Dense, LearningCodec):
+    """Principal axes of earlier gradients.
+
+    slice: the least number of values in a slice; rounded up to a multiple of F * D for a
+        convolution of F filters of depth D, and of the row of a matrix.
+    energy: how much of the variance of slices it has not seen a basis must keep.
+    warmup_steps, train_steps, compress_steps: lengths of the phases.
+    inner: the codec of the coefficients, or its spec with ";" for ",": one that can be summed.
+
+    On its own a vector has nothing to learn from, so a payload is the vector itself.
+
+    >>> import gradwire as gw
+    >>> gw.parse("gradiveq:energy=0.9,inner=fp16").inner
+    'fp16'
+    """
+
+    slice: int = 512
+    energy: float = 0.99
+    warmup_steps: int = 50
+    train_steps: int = 100
+    compress_steps: int = 400
+    inner: str | None = None
+
+    unbiased = False
+    name = "gradiveq"
+    sum_dtype = torch.float32
+    state_type: ClassVar[type[State]] = Subspace
+
+    def __post_init__(self) -> None:
+        least = {"slice": 1, "warmup_steps": 0, "train_steps": 8, "compress_steps": 1}
+        for name, value in least.items():
+            got = getattr(self, name)
+            if not isinstance(got, int) or got < value:
+                raise ValueError(f"`{name}` must be an integer of at least {value}, got {got!r}.")
+        if not isinstance(self.energy, float) or not 0 < self.energy < 1:
+            raise ValueError(
+                f"`energy` must be a fraction between 0 and 1, got {self.energy!r}; to lose "
+                "nothing, use `none`."
+            )
+        if self.inner is not None:
+            object.__setattr__(self, "inner", _spelling(_inner(self.inner)))
+
+    def start(self) -> Subspace:
+        """Before the first step."""
+        return Subspace("warmup" if self.warmup_steps else "train")
+
+    def codec_for(self, state: State, layout: Layout) -> SummableCodec | None:
+        """The projection, in a compress phase that has one."""
+        assert isinstance(state, Subspace)
+        if state.basis is None or state.mean is None:
+            return None
+        inner = Identity() if self.inner is None else _inner(self.inner)
+        return Projection(self._slicing(layout), state.basis, state.mean, inner)
+
+    def learn(
+        self, state: State, layout: Layout, mean: Tensor, remark: float, *, owing: bool
+    ) -> State:
+        """One step on in the cycle; a mean that is not finite teaches nothing."""
+        assert isinstance(state, Subspace)
+        if not mean.isfinite().all():
+            return state
+        if state.phase == "train":
+            return self._gather(state, layout, mean)
+        if state.phase == "compress":
+            loss = state.loss if state.count else max(remark, 1 - self.energy)
+            if remark > _GROWTH * loss * (state.count + 1 if owing else 1):
+                return Subspace("settle")
+            state = replace(state, loss=loss)
+        length = {"warmup": self.warmup_steps, "compress": self.compress_steps, "settle": 1}
+        if state.count + 1 < length[state.phase]:
+            return replace(state, count=state.count + 1)
+        return Subspace("settle" if state.phase == "compress" else "train")
+
+    def is_due(self, state: State) -> bool:
+        """At the end of a training phase."""
+        assert isinstance(state, Subspace)
+        return state.phase == "train" and state.count == self.train_steps
+
+    def lesson(self, state: State, layout: Layout) -> Tensor:
+        """The basis, flat; empty if there is none that keeps enough energy."""
+        assert isinstance(state, Subspace)
+        slicing, sampled = self._slicing(layout), torch.cat(state.samples)
+        per_step, stride = self._sampling(slicing)
+        of_slice = torch.arange(len(sampled)) % slicing.count
+        centred = sampled - self._mean(state)[of_slice]
+        fit = per_step * math.ceil(self._fit_steps / stride)
+        return principal_axes(centred[:fit], centred[fit:], self.energy).view(-1)
+
+    def adopt(self, state: State, layout: Layout, lesson: Tensor) -> State:
+        """Compress with the basis of the lesson."""
+        assert isinstance(state, Subspace)
+        if lesson.numel() == 0:
+            return Subspace("compress")
+        basis = lesson.view(-1, self._slicing(layout).size)
+        return Subspace("compress", basis=basis, mean=self._mean(state))
+
+    def describe(self, state: State) -> str:
+        """The phase, and how far it compresses."""
+        assert isinstance(state, Subspace)
+        if state.basis is not None:
+            return f"compress, {state.basis.shape[0]} of {state.basis.shape[1]} values a slice"
+        return "raw, it does not compress" if state.phase == "compress" else state.phase
+
+    def _gather(self, state: Subspace, layout: Layout, mean: Tensor) -> Subspace:
+        """Add the slices to their sum, unless they are held out, and keep some as samples."""
+        slicing = self._slicing(layout)
+        slices, _ = slicing.cut(mean)
+        per_step, stride = self._sampling(slicing)
+        total, samples = state.total, state.samples
+        if state.count < self._fit_steps:
+            total = slices.clone() if total is None else total + slices
+        if state.count % stride == 0:
+            first = state.count // stride * per_step
+            samples = (*samples, slices[torch.arange(first, first + per_step) % slicing.count])
+        return replace(state, count=state.count + 1, total=total, samples=samples)
+
+    def _slicing(self, layout: Layout) -> Slicing:
+        return Slicing.of(layout, self.slice)
+
+    @property
+    def _fit_steps(self) -> int:
+        """The last quarter of a training phase is held out."""
+        return self.train_steps - self.train_steps // 4
+
+    def _sampling(self, slicing: Slicing) -> tuple[int, int]:
+        """How many slices of a step to keep, and of which steps: at most 1024, and 2^23 values.
+
+        But 64 at least, however long they are.
+        """
+        most = max(64, min(1024, 2**23 // slicing.size))
+        per_step = max(1, min(slicing.count, most // self.train_steps))
+        return per_step, math.ceil(self.train_steps / most)
+
+    def _mean(self, state: Subspace) -> Tensor:
+        assert state.total is not None
+        return state.total / self._fit_steps
+
+
+def principal_axes(seen: Tensor, held_out: Tensor, energy: float) -> Tensor:
+    """The fewest principal axes of the rows of `seen` that keep `energy` of those `held_out`.
+
+    Rows of the result are orthonormal (d, K); there are none if K/2 axes do not keep enough. For
+    X = `seen` with X X^T = V diag(l) V^T, the axes are X^T V / sqrt(l): L x L instead of K x K.
+    """
+    rows = torch.cat((seen, held_out))
+    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    for part in torch.split(rows, _COLUMNS, dim=1):
+        part = part.double()
+        gram.addmm_(part, part.T)
+    num_seen, width = seen.shape
+    values, vectors = torch.linalg.eigh(gram[:num_seen, :num_seen])
+    values, vectors = values.flip(0), vectors.flip(1)
+    rank = min(int((values > 1e-10 * values[0]).sum()), width // 2)
+    weights = vectors[:, :rank] / values[:rank].sqrt()
+    coefficients = gram[num_seen:, :num_seen] @ weights
+    kept = coefficients.square().sum(0).cumsum(0) / gram.diagonal()[num_seen:].sum()
+    enough = (kept >= energy).nonzero()
+    count = int(enough[0]) + 1 if len(enough) else 0
+    parts = torch.split(seen, _COLUMNS, dim=1)
+    return torch.cat([(weights[:, :count].T @ part.double()).float() for part in parts], dim=1)
+
+
+def _inner(inner: object) -> SummableCodec:
+    """The codec that `inner` is or spells."""
+    from gradwire.codecs import parse  # it knows this module
+
+    codec = parse(inner.replace(";", ",")) if isinstance(inner, str) else inner
+    if not isinstance(codec, SummableCodec) or isinstance(codec, LearningCodec):
+        raise ValueError(
+            f"`inner` must be a codec whose terms the network can sum, got {codec!r}; "
+            "`fp16` is one."
+        )
+    if codec.sum_dtype in (torch.int8, torch.uint8):
+        raise ValueError(f"`inner` must sum words or floats, but {codec!r} sums bytes.")
+    return codec
+
+
+def _spelling(codec: SummableCodec) -> str:
+    """The spec of a codec inside that of another, whose settings are parted by commas."""
+    return str(codec).replace(",", ";")

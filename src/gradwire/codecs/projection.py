@@ -1,0 +1,223 @@
+"""The linear map of GradiVeQ's compress phase, as a codec; see `gradiveq.py` for the paper.
+
+    encode:  y_m = U^T (x_m - mu_m)   for each slice m of K values      (paper's sec. 3.2)
+    decode:  x_m = U y_m + mu_m
+
+`U` has d orthonormal rows here, so `basis` is U^T. The vector y of all coefficients, the largest
+of every slice first, and the tail that fills no slice go to `inner`, a codec whose terms can be
+summed. The map commutes with the mean, so the sum of the terms decodes to the projected mean.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.codec import Key, SummableCodec
+from gradwire.learning import Layout
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """A parameter cut into slices of `size` values, in the order of the paper (its fig. 3).
+
+    A convolution's weights (F, D, H, W) are walked as (H, W, D, F): what all filters have at one
+    place lies together. A linear layer, and a convolution of one tap, is walked row by row.
+    """
+
+    layout: Layout
+    size: int
+
+    @classmethod
+    def of(cls, layout: Layout, least: int) -> Slicing:
+        """Slices of at least `least` values: a multiple of F * D, or of the row of a matrix."""
+        shape, numel = layout.shape, math.prod(layout.shape)
+        unit = math.prod(shape[:2]) if is_convolution(shape) else math.prod(shape[1:])
+        return cls(layout, min(unit * math.ceil(least / unit), numel))
+
+    @property
+    def numel(self) -> int:
+        """Values of the parameter."""
+        return math.prod(self.layout.shape)
+
+    @property
+    def count(self) -> int:
+        """How many whole slices there are."""
+        return self.numel // self.size
+
+    def cut(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """The slices (count, size) and the tail of a flat vector, float32."""
+        ordered = self._ordered(flat).reshape(-1).float()
+        return self.split(ordered)
+
+    def split(self, ordered: Tensor) -> tuple[Tensor, Tensor]:
+        """Slices and tail of values that are in order."""
+        whole = self.count * self.size
+        return ordered[:whole].view(self.count, self.size), ordered[whole:]
+
+    def restore(self, ordered: Tensor, out: Tensor) -> None:
+        """Write values that are in order back to a flat vector."""
+        target = self._ordered(out)
+        target.copy_(ordered.view(target.shape))
+
+    def _ordered(self, flat: Tensor) -> Tensor:
+        view = self.layout.view(flat)
+        if not is_convolution(self.layout.shape):
+            return view
+        return view.permute(*range(2, view.dim()), 1, 0)
+
+
+def is_convolution(shape: tuple[int, ...]) -> bool:
+    """Has the parameter filters of more than one tap?"""
+    return len(shape) > 2 and math.prod(shape[2:]) > 1
+
+
+@dataclass(frozen=True, eq=False)
+class Projection(SummableCodec):
+    """Slices by their coefficients in `basis` (d, K), after their `mean` (slices, K) is taken off.
+
+    A term ends with one more element, from which the sum tells the mean over the workers of
+    energy lost to energy sent (`remark`).
+    """
+
+    slicing: Slicing
+    basis: Tensor
+    mean: Tensor
+    inner: SummableCodec
+
+    unbiased = False
+    name = "projection"
+    grain = None
+
+    @property
+    def sum_dtype(self) -> torch.dtype:
+        """The type of the inner terms."""
+        return self.inner.sum_dtype
+
+    @property
+    def statistics_op(self) -> str:  # type: ignore[override]
+        """As the inner codec wants it."""
+        return self.inner.statistics_op
+
+    def project(self, x: Tensor) -> tuple[Tensor, float]:
+        """The coefficients and the tail, and the energy lost over that sent."""
+        slices, tail = self.slicing.cut(x)
+        centred = slices - self.mean
+        y = self.basis @ centred.T
+        ratio = _lost_over_sent(float(centred.square().sum()), float(y.square().sum()))
+        return torch.cat((y.reshape(-1), tail)), ratio
+
+    def expand(self, y: Tensor, out: Tensor) -> None:
+        """Write what `y` says to `out`, the same bits on every machine."""
+        rank, count = self.basis.shape[0], self.slicing.count
+        ordered = torch.empty(self.slicing.numel)
+        slices, tail = self.slicing.split(ordered)
+        coefficients = y[: rank * count].view(rank, count)
+        kernels.select(y.device).combine(self.basis, coefficients, self.mean, slices)
+        tail.copy_(y[rank * count :])
+        self.slicing.restore(ordered, out)
+
+    def _numel(self) -> int:
+        """Coefficients and tail."""
+        count, size = self.slicing.count, self.slicing.size
+        return self.slicing.numel - count * (size - self.basis.shape[0])
+
+    def max_nbytes(self, numel: int) -> int:
+        """Those of the coefficients and the tail; the vector is as long as the parameter."""
+        return self.inner.max_nbytes(self._numel())
+
+    def encode_into(
+        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
+    ) -> int:
+        """Project, and encode the coefficients."""
+        return self.inner.encode_into(self.project(x)[0], out, key, world=world)
+
+    def decode_into(
+        self,
+        payload: Tensor,
+        out: Tensor,
+        key: Key,
+        offset: int = 0,
+        *,
+        weight: float = 1.0,
+        accumulate: bool = False,
+    ) -> None:
+        """Decode the coefficients, and expand."""
+        values = torch.empty_like(out)
+        self.expand(self.inner.decode(payload, self._numel(), key), values)
+        if accumulate:
+            out.add_(values, alpha=weight)
+        else:
+            torch.mul(values, weight, out=out)
+
+    def term_nbytes(self, numel: int, world: int) -> int:
+        """The inner term and one element more."""
+        return self.inner.term_nbytes(self._numel(), world) + self.sum_dtype.itemsize
+
+    def statistics(self, x: Tensor) -> Tensor:
+        """Those of the coefficients, if the inner codec has any."""
+        if type(self.inner).statistics is SummableCodec.statistics:
+            return super().statistics(x)
+        return self.inner.statistics(self.project(x)[0])
+
+    def encode_term(
+        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """Project, and encode the coefficients."""
+        y, ratio = self.project(x)
+        term, last = self._split(out)
+        self.inner.encode_term(y, term, key, 0, world=world, shared=shared)
+        share = min(ratio, _MOST) * self._share(world)
+        last.fill_(share if self.sum_dtype.is_floating_point else round(share))
+
+    def decode_sum(
+        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """Expand the mean of the coefficients."""
+        y = torch.empty(self._numel())
+        term, _ = self._split(total)
+        self.inner.decode_sum(term, y, key, 0, world=world, shared=shared)
+        self.expand(y, out)
+
+    def subtract_term(
+        self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """Take off what the own coefficients expand to."""
+        minus_y = torch.zeros(self._numel())
+        own, _ = self._split(term)
+        self.inner.subtract_term(own, minus_y, key, 0, world=world, shared=shared)
+        values = torch.empty_like(out)
+        self.expand(minus_y.neg_(), values)
+        out.sub_(values)
+
+    def remark(self, total: Tensor, world: int) -> float:
+        """The mean over the workers of energy lost over energy sent."""
+        _, last = self._split(total)
+        return float(last) / (world * self._share(world))
+
+    def _share(self, world: int) -> float:
+        """What a ratio of one adds to the last element; no sum can overflow."""
+        if self.sum_dtype.is_floating_point:
+            return 1 / world
+        return torch.iinfo(self.sum_dtype).max // (world * _MOST)
+
+    def _split(self, term: Tensor) -> tuple[Tensor, Tensor]:
+        """The inner term, and the last element."""
+        at = term.numel() - self.sum_dtype.itemsize
+        return term[:at], term[at:].view(self.sum_dtype)
+
+
+_MOST = 4096
+"""Ratios of energy lost to energy sent are told apart up to this one."""
+
+
+def _lost_over_sent(energy: float, sent: float) -> float:
+    """What an orthonormal basis loses is what it does not send; 0 where nothing can be said."""
+    lost = max(energy - sent, 0.0)
+    if not math.isfinite(energy) or lost == 0:
+        return 0.0
+    return lost / sent if sent else _MOST
