@@ -206,9 +206,9 @@ class SummableCodec(Codec):
     ) -> None:
         """Subtract what this worker's own term says of its vector from `out` (float32)."""
 
-    def remark(self, total: Tensor, world: int) -> float:
-        """What the sum of the terms says beside the mean, to a `LearningCodec`; 0 if nothing."""
-        return 0.0
+    def remark(self, total: Tensor, world: int) -> tuple[float, ...]:
+        """What the sum of the terms says beside the mean, to a codec that learns."""
+        return ()
 
 
 def check_input(x: Tensor) -> None:

@@ -94,7 +94,7 @@ def all_reduce(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Non
 
 def sum_terms(
     link: Link, codecs: Sequence[SummableCodec], parts: Sequence[Part], key: Key
-) -> list[float]:
+) -> list[tuple[float, ...]]:
     """All-reduce with a codec for each part, in one message, and what each sum remarks.
 
     The codecs must have one `sum_dtype` and one `statistics_op`.

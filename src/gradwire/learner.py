@@ -27,7 +27,11 @@ class Learner:
         """What encodes this part in this step; None: it travels raw."""
         return self.codec.codec_for(self._state(part), _layout(part))
 
-    def learn(self, parts: Sequence[Part], remarks: Sequence[float]) -> None:
+    def share_due(self, part: Part) -> float:
+        """How much of the residual a raw step is to deliver."""
+        return self.codec.share_due(self._state(part))
+
+    def learn(self, parts: Sequence[Part], remarks: Sequence[tuple[float, ...]]) -> None:
         """Take in the means of a step, then hold the lessons that are due."""
         for part, remark in zip(parts, remarks, strict=True):
             self.states[part.tensor] = self.codec.learn(

@@ -83,10 +83,20 @@ class LearningCodec(SummableCodec):
         """What encodes this step."""
 
     @abstractmethod
+    def share_due(self, state: State) -> float:
+        """What part of the residual, if there is one, is to be delivered in this raw step."""
+
+    @abstractmethod
     def learn(
-        self, state: State, layout: Layout, mean: Tensor, remark: float, *, owing: bool
+        self,
+        state: State,
+        layout: Layout,
+        mean: Tensor,
+        remark: tuple[float, ...],
+        *,
+        owing: bool,
     ) -> State:
-        """The state after a step that gave `mean` (flat) and `remark`.
+        """The state after a step that gave `mean` (flat) and, if it was not raw, `remark`.
 
         owing: there is error feedback, so vectors hold what earlier steps have lost.
         """

@@ -3,7 +3,7 @@
 Parameters below `min_numel` values travel raw, in one plain all-reduce: they are most of the
 trouble and almost none of the bytes. So do those of a type no codec takes, such as float64.
 Residuals are kept by parameter, never by bucket: DDP rebuilds and reorders its buckets. A codec
-that learns sends some steps raw; the first of them also delivers what is still owed.
+that learns sends some steps raw, and says how much of a residual these are to deliver.
 """
 
 from __future__ import annotations
@@ -97,13 +97,15 @@ class Reducer:
         codecs = {part.tensor: learner.codec_for(part) for part in learned}
         terms = [part for part in learned if codecs[part.tensor] is not None]
         raw = [part for part in parts if codecs.get(part.tensor) is None]
-        self._add_owed(raw)
+        due = {p.tensor: learner.share_due(p) for p in raw if p.tensor in self.residuals}
+        shares = {tensor: share for tensor, share in due.items() if share > 0}
+        self._add_shares(raw, shares)
         if terms:
             self._reduce_raw_parts([part.values for part in raw])
         else:
             self._reduce_raw(bucket)
-        self._forget_paid(raw)
-        remarks = dict.fromkeys(codecs, 0.0)
+        self._take_shares(raw, shares)
+        remarks: dict[int, tuple[float, ...]] = dict.fromkeys(codecs, ())
         if terms:
             each = [codec for codec in codecs.values() if codec is not None]
             coded = [replace(part, residual=self._residual(part)) for part in terms]
@@ -112,16 +114,16 @@ class Reducer:
             remarks.update(zip((part.tensor for part in terms), said, strict=True))
         learner.learn(learned, [remarks[part.tensor] for part in learned])
 
-    def _add_owed(self, parts: Sequence[Part]) -> None:
+    def _add_shares(self, parts: Sequence[Part], shares: dict[int, float]) -> None:
         for part in parts:
-            if part.tensor in self.residuals:
-                part.values.add_(self.residuals[part.tensor])
+            if part.tensor in shares:
+                part.values.add_(self.residuals[part.tensor], alpha=shares[part.tensor])
 
-    def _forget_paid(self, parts: Sequence[Part]) -> None:
-        """A mean that is not finite pays nothing; all ranks see the same one."""
+    def _take_shares(self, parts: Sequence[Part], shares: dict[int, float]) -> None:
+        """A mean that is not finite has delivered nothing; all ranks see the same one."""
         for part in parts:
-            if part.tensor in self.residuals and bool(part.values.isfinite().all()):
-                del self.residuals[part.tensor]
+            if part.tensor in shares and bool(part.values.isfinite().all()):
+                self.residuals[part.tensor].mul_(1.0 - shares[part.tensor])
 
     def _residual(self, part: Part) -> Tensor | None:
         if not self.error_feedback:

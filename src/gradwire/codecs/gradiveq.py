@@ -27,10 +27,10 @@ Differences from the paper:
   first slice alone. Linear layers are compressed too, and the tail that fills no slice is sent.
 - Axes come from the Gram matrix of the samples, not from the K x K covariance. Rank 0 works them
   out and broadcasts them, and decoding adds in a fixed order: all ranks have the same bits.
-- The run-time rule compares the loss with that of the first step of the phase, and the network
-  adds it up, so that all ranks go back to training together.
-- Error feedback: what a compress phase has lost is delivered in the first raw step after it. That
-  step is not learned from.
+- The run-time rule compares all that was lost and all that was sent in a phase so far with the
+  first step of it. The network sums both, so that all ranks go back to training together.
+- Error feedback. What was lost is orthogonal to U and cannot be sent before the phase is over;
+  it is delivered in equal shares in a few raw steps after it, which nothing is learned from.
 - The coefficients may go through another codec (`inner`), as a summable quantizer.
 """
 
@@ -49,7 +49,7 @@ from gradwire.codecs.projection import Projection, Slicing
 from gradwire.learning import Layout, LearningCodec, State
 
 _GROWTH = 4.0
-"""Back to training when the energy lost has grown by this factor, its norm by two."""
+"""Back to training when energy lost over energy sent has grown by this factor."""
 
 _COLUMNS = 1 << 13
 """So many values of each sample are in float64 at a time."""
@@ -59,8 +59,10 @@ _COLUMNS = 1 << 13
 class Subspace(State):
     """Where a parameter stands: `count` steps into `phase`, and what it has gathered.
 
-    `total` is the sum of the slices to learn from, and `samples` some of them. `basis` is empty
-    in a compress phase that cannot compress. `loss` is that of its first step.
+    Training: `total` is the sum of the slices to learn from, and `samples` some of them.
+    Compressing: by `basis` and `mean`, unless there are none. `unit` is the energy of a step
+    when the basis was made; `sent` and `lost` count the energies of the phase in it, and `loss`
+    was their ratio in the first step.
     """
 
     phase: str = "warmup"
@@ -69,6 +71,9 @@ class Subspace(State):
     samples: tuple[Tensor, ...] = ()
     basis: Tensor | None = None
     mean: Tensor | None = None
+    unit: float = 1.0
+    sent: float = 0.0
+    lost: float = 0.0
     loss: float = 0.0
 
 
@@ -125,10 +130,21 @@ class GradiVeQ(Dense, LearningCodec):
         if state.basis is None or state.mean is None:
             return None
         inner = Identity() if self.inner is None else _inner(self.inner)
-        return Projection(self._slicing(layout), state.basis, state.mean, inner)
+        return Projection(self._slicing(layout), state.basis, state.mean, state.unit, inner)
+
+    def share_due(self, state: State) -> float:
+        """All of the residual, in equal shares, while the phase lasts that is there for it."""
+        assert isinstance(state, Subspace)
+        return 1 / (self._settle_steps - state.count) if state.phase == "settle" else 0.0
 
     def learn(
-        self, state: State, layout: Layout, mean: Tensor, remark: float, *, owing: bool
+        self,
+        state: State,
+        layout: Layout,
+        mean: Tensor,
+        remark: tuple[float, ...],
+        *,
+        owing: bool,
     ) -> State:
         """One step on in the cycle; a mean that is not finite teaches nothing."""
         assert isinstance(state, Subspace)
@@ -136,15 +152,30 @@ class GradiVeQ(Dense, LearningCodec):
             return state
         if state.phase == "train":
             return self._gather(state, layout, mean)
-        if state.phase == "compress":
-            loss = state.loss if state.count else max(remark, 1 - self.energy)
-            if remark > _GROWTH * loss * (state.count + 1 if owing else 1):
-                return Subspace("settle")
-            state = replace(state, loss=loss)
-        length = {"warmup": self.warmup_steps, "compress": self.compress_steps, "settle": 1}
-        if state.count + 1 < length[state.phase]:
+        if remark:
+            state = self._watch(state, *remark, owing=owing)
+        lengths = {
+            "warmup": self.warmup_steps,
+            "compress": self.compress_steps,
+            "settle": self._settle_steps,
+        }
+        if state.lost > _GROWTH * state.loss * state.sent:
+            return Subspace("settle")
+        if state.count + 1 < lengths[state.phase]:
             return replace(state, count=state.count + 1)
-        return Subspace("settle" if state.phase == "compress" else "train")
+        return Subspace("settle" if state.basis is not None else "train")
+
+    def _watch(self, state: Subspace, sent: float, lost: float, *, owing: bool) -> Subspace:
+        """Add up what was sent and lost; a vector that owes has its losses summed already.
+
+        Losses of single steps that have nothing to do with each other add up by their energies,
+        so either way the ratio keeps its size for as long as the basis fits.
+        """
+        sent += state.sent
+        lost += 0.0 if owing else state.lost
+        first = lost / sent if sent else 0.0
+        loss = state.loss if state.count else max(first, 1 - self.energy)
+        return replace(state, sent=sent, lost=lost, loss=loss)
 
     def is_due(self, state: State) -> bool:
         """At the end of a training phase."""
@@ -152,22 +183,24 @@ class GradiVeQ(Dense, LearningCodec):
         return state.phase == "train" and state.count == self.train_steps
 
     def lesson(self, state: State, layout: Layout) -> Tensor:
-        """The basis, flat; empty if there is none that keeps enough energy."""
+        """The basis, flat, and the energy of a step; empty if no basis keeps enough of it."""
         assert isinstance(state, Subspace)
         slicing, sampled = self._slicing(layout), torch.cat(state.samples)
         per_step, stride = self._sampling(slicing)
         of_slice = torch.arange(len(sampled)) % slicing.count
         centred = sampled - self._mean(state)[of_slice]
         fit = per_step * math.ceil(self._fit_steps / stride)
-        return principal_axes(centred[:fit], centred[fit:], self.energy).view(-1)
+        basis = principal_axes(centred[:fit], centred[fit:], self.energy)
+        unit = centred.square().sum(1).mean() * slicing.count
+        return torch.cat((basis.view(-1), unit[None])) if len(basis) else unit.new_empty(0)
 
     def adopt(self, state: State, layout: Layout, lesson: Tensor) -> State:
         """Compress with the basis of the lesson."""
         assert isinstance(state, Subspace)
         if lesson.numel() == 0:
             return Subspace("compress")
-        basis = lesson.view(-1, self._slicing(layout).size)
-        return Subspace("compress", basis=basis, mean=self._mean(state))
+        basis, mean = lesson[:-1].view(-1, self._slicing(layout).size), self._mean(state)
+        return Subspace("compress", basis=basis, mean=mean, unit=float(lesson[-1]))
 
     def describe(self, state: State) -> str:
         """The phase, and how far it compresses."""
@@ -196,6 +229,11 @@ class GradiVeQ(Dense, LearningCodec):
     def _fit_steps(self) -> int:
         """The last quarter of a training phase is held out."""
         return self.train_steps - self.train_steps // 4
+
+    @property
+    def _settle_steps(self) -> int:
+        """As few as keep the shares of a residual in the size of gradients."""
+        return self.train_steps // 4
 
     def _sampling(self, slicing: Slicing) -> tuple[int, int]:
         """How many slices of a step to keep, and of which steps: at most 1024, and 2^23 values.

@@ -80,13 +80,14 @@ def is_convolution(shape: tuple[int, ...]) -> bool:
 class Projection(SummableCodec):
     """Slices by their coefficients in `basis` (d, K), after their `mean` (slices, K) is taken off.
 
-    A term ends with one more element, from which the sum tells the mean over the workers of
-    energy lost to energy sent (`remark`).
+    A term ends with two more elements: the energy of the coefficients and the energy lost, in
+    units of `unit`, from which the sum tells their means over the workers (`remark`).
     """
 
     slicing: Slicing
     basis: Tensor
     mean: Tensor
+    unit: float
     inner: SummableCodec
 
     unbiased = False
@@ -103,13 +104,13 @@ class Projection(SummableCodec):
         """As the inner codec wants it."""
         return self.inner.statistics_op
 
-    def project(self, x: Tensor) -> tuple[Tensor, float]:
-        """The coefficients and the tail, and the energy lost over that sent."""
+    def project(self, x: Tensor) -> tuple[Tensor, tuple[float, float]]:
+        """The coefficients and the tail, and the energies of what is sent and lost."""
         slices, tail = self.slicing.cut(x)
         centred = slices - self.mean
         y = self.basis @ centred.T
-        ratio = _lost_over_sent(float(centred.square().sum()), float(y.square().sum()))
-        return torch.cat((y.reshape(-1), tail)), ratio
+        energy, sent = float(centred.square().sum()), float(y.square().sum())
+        return torch.cat((y.reshape(-1), tail)), (sent, max(energy - sent, 0.0))
 
     def expand(self, y: Tensor, out: Tensor) -> None:
         """Write what `y` says to `out`, the same bits on every machine."""
@@ -155,8 +156,8 @@ class Projection(SummableCodec):
             torch.mul(values, weight, out=out)
 
     def term_nbytes(self, numel: int, world: int) -> int:
-        """The inner term and one element more."""
-        return self.inner.term_nbytes(self._numel(), world) + self.sum_dtype.itemsize
+        """The inner term and two elements more."""
+        return self.inner.term_nbytes(self._numel(), world) + 2 * self.sum_dtype.itemsize
 
     def statistics(self, x: Tensor) -> Tensor:
         """Those of the coefficients, if the inner codec has any."""
@@ -168,11 +169,12 @@ class Projection(SummableCodec):
         self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
         """Project, and encode the coefficients."""
-        y, ratio = self.project(x)
+        y, energies = self.project(x)
         term, last = self._split(out)
         self.inner.encode_term(y, term, key, 0, world=world, shared=shared)
-        share = min(ratio, _MOST) * self._share(world)
-        last.fill_(share if self.sum_dtype.is_floating_point else round(share))
+        shares = torch.tensor(energies, dtype=torch.float64).div_(self.unit)
+        shares = shares.nan_to_num_(0.0).clamp_max_(_MOST).mul_(self._share(world))
+        last.copy_(shares if self.sum_dtype.is_floating_point else shares.round_())
 
     def decode_sum(
         self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
@@ -194,30 +196,22 @@ class Projection(SummableCodec):
         self.expand(minus_y.neg_(), values)
         out.sub_(values)
 
-    def remark(self, total: Tensor, world: int) -> float:
-        """The mean over the workers of energy lost over energy sent."""
+    def remark(self, total: Tensor, world: int) -> tuple[float, ...]:
+        """The energies sent and lost, the means over the workers."""
         _, last = self._split(total)
-        return float(last) / (world * self._share(world))
+        return tuple(float(each) / (world * self._share(world)) for each in last)
 
     def _share(self, world: int) -> float:
-        """What a ratio of one adds to the last element; no sum can overflow."""
+        """What an energy of one adds to its element; no sum can overflow."""
         if self.sum_dtype.is_floating_point:
             return 1 / world
         return torch.iinfo(self.sum_dtype).max // (world * _MOST)
 
     def _split(self, term: Tensor) -> tuple[Tensor, Tensor]:
-        """The inner term, and the last element."""
-        at = term.numel() - self.sum_dtype.itemsize
+        """The inner term, and the last two elements."""
+        at = term.numel() - 2 * self.sum_dtype.itemsize
         return term[:at], term[at:].view(self.sum_dtype)
 
 
 _MOST = 4096
-"""Ratios of energy lost to energy sent are told apart up to this one."""
-
-
-def _lost_over_sent(energy: float, sent: float) -> float:
-    """What an orthonormal basis loses is what it does not send; 0 where nothing can be said."""
-    lost = max(energy - sent, 0.0)
-    if not math.isfinite(energy) or lost == 0:
-        return 0.0
-    return lost / sent if sent else _MOST
+"""Energies above so many units are not told apart."""
