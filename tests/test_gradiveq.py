@@ -201,7 +201,7 @@ def test_a_value_that_is_not_finite_spoils_its_slice_and_no_more(poison):
     codec = projection()
     x = randn(1200)
     clean = gw.simulate(codec, [x, x], KEY)
-    codec.slicing._ordered(x)[1, 2, 0, 0] = poison  # in slice (1 * 5 + 2) // 2 of two taps
+    codec.slicing._view(x)[1, 2, 0, 0] = poison  # in slice (1 * 5 + 2) // 2 of two taps
     slices, tail = codec.slicing.cut(gw.simulate(codec, [x, randn(1200)], KEY))
     spoilt = torch.arange(12) == 3
     assert not slices[spoilt].isfinite().any()

@@ -51,8 +51,11 @@ class Slicing:
 
     def cut(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """The slices (count, size) and the tail of a flat vector, float32."""
-        ordered = self._ordered(flat).reshape(-1).float()
-        return self.split(ordered)
+        return self.split(self.ordered(flat))
+
+    def ordered(self, flat: Tensor) -> Tensor:
+        """A flat vector in the order of the slices, float32; itself if it is so already."""
+        return self._view(flat).reshape(-1).float()
 
     def split(self, ordered: Tensor) -> tuple[Tensor, Tensor]:
         """Slices and tail of values that are in order."""
@@ -60,11 +63,12 @@ class Slicing:
         return ordered[:whole].view(self.count, self.size), ordered[whole:]
 
     def restore(self, ordered: Tensor, out: Tensor) -> None:
-        """Write values that are in order back to a flat vector."""
-        target = self._ordered(out)
-        target.copy_(ordered.view(target.shape))
+        """Write values that are in order back to a flat vector, unless they are there."""
+        target = self._view(out)
+        if ordered.data_ptr() != out.data_ptr():
+            target.copy_(ordered.view(target.shape))
 
-    def _ordered(self, flat: Tensor) -> Tensor:
+    def _view(self, flat: Tensor) -> Tensor:
         view = self.layout.view(flat)
         if not is_convolution(self.layout.shape):
             return view
@@ -107,20 +111,30 @@ class Projection(SummableCodec):
     def project(self, x: Tensor) -> tuple[Tensor, tuple[float, float]]:
         """The coefficients and the tail, and the energies of what is sent and lost."""
         slices, tail = self.slicing.cut(x)
-        centred = slices - self.mean
-        y = self.basis @ centred.T
-        energy, sent = float(centred.square().sum()), float(y.square().sum())
-        return torch.cat((y.reshape(-1), tail)), (sent, max(energy - sent, 0.0))
+        y = torch.empty(self._numel())
+        coefficients, y_tail = self._parts_of(y)
+        y_tail.copy_(tail)
+        rows, energy = max(1, _CACHED // self.slicing.size), 0.0
+        for at in range(0, len(slices), rows):
+            centred = slices[at : at + rows] - self.mean[at : at + rows]
+            energy += float(torch.linalg.vector_norm(centred)) ** 2
+            coefficients[:, at : at + rows] = self.basis @ centred.T
+        sent = float(torch.linalg.vector_norm(coefficients)) ** 2
+        return y, (sent, max(energy - sent, 0.0))
 
     def expand(self, y: Tensor, out: Tensor) -> None:
         """Write what `y` says to `out`, the same bits on every machine."""
-        rank, count = self.basis.shape[0], self.slicing.count
-        ordered = torch.empty(self.slicing.numel)
+        ordered = self.slicing.ordered(out)
         slices, tail = self.slicing.split(ordered)
-        coefficients = y[: rank * count].view(rank, count)
+        coefficients, y_tail = self._parts_of(y)
         kernels.select(y.device).combine(self.basis, coefficients, self.mean, slices)
-        tail.copy_(y[rank * count :])
+        tail.copy_(y_tail)
         self.slicing.restore(ordered, out)
+
+    def _parts_of(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The coefficients (d, slices) and the tail."""
+        rank, count = self.basis.shape[0], self.slicing.count
+        return y[: rank * count].view(rank, count), y[rank * count :]
 
     def _numel(self) -> int:
         """Coefficients and tail."""
@@ -188,13 +202,16 @@ class Projection(SummableCodec):
     def subtract_term(
         self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
-        """Take off what the own coefficients expand to."""
+        """Take off what the own coefficients expand to; nobody else needs to get the same."""
         minus_y = torch.zeros(self._numel())
         own, _ = self._split(term)
         self.inner.subtract_term(own, minus_y, key, 0, world=world, shared=shared)
-        values = torch.empty_like(out)
-        self.expand(minus_y.neg_(), values)
-        out.sub_(values)
+        ordered = self.slicing.ordered(out)
+        slices, tail = self.slicing.split(ordered)
+        minus_coefficients, minus_tail = self._parts_of(minus_y)
+        slices.sub_(self.mean).addmm_(minus_coefficients.T, self.basis)
+        tail.add_(minus_tail)
+        self.slicing.restore(ordered, out)
 
     def remark(self, total: Tensor, world: int) -> tuple[float, ...]:
         """The energies sent and lost, the means over the workers."""
@@ -212,6 +229,9 @@ class Projection(SummableCodec):
         at = term.numel() - 2 * self.sum_dtype.itemsize
         return term[:at], term[at:].view(self.sum_dtype)
 
+
+_CACHED = 1 << 18
+"""So many values are centred at a time, and stay in the cache for the product."""
 
 _MOST = 4096
 """Energies above so many units are not told apart."""
