@@ -211,7 +211,8 @@ def test_a_value_that_is_not_finite_spoils_its_slice_and_no_more(poison):
 
 
 @pytest.mark.parametrize(
-    ("rank", "count", "width"), [(0, 2, 9), (1, 3, 5), (13, 4, 1030), (8, 1, 1), (20, 0, 7)]
+    ("rank", "count", "width"),
+    [(0, 2, 9), (1, 3, 5), (13, 4, 1030), (8, 1, 1), (20, 0, 7), (19, 130, 1500)],
 )
 def test_combine_is_the_same_on_every_backend(rank, count, width):
     arguments = randn(rank, width), randn(rank, count, seed=1), randn(count, width, seed=2)

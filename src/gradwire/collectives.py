@@ -111,17 +111,20 @@ def sum_terms(
         for (codec, piece, own, common), term in zip(jobs, terms, strict=True):
             source = _source(link, piece)
             codec.encode_term(source, term, own, 0, world=world, shared=common)
+        feedback = any(piece.residual is not None for piece in slices)
+        kept = link.room("own", sum(sizes) if feedback else 0)
+        kept.copy_(message[: kept.numel()])  # the sum takes the place of the terms
     link.account.message(sum(piece.numel for piece in slices), sum(sizes))
     link.all_reduce(message.view(codecs[0].sum_dtype))
     with link.account.timed("decode"):
         remarks = [job[0].remark(total, world) for job, total in zip(jobs, terms, strict=True)]
-        for (codec, piece, own, common), total in zip(jobs, terms, strict=True):
+        own_terms = torch.split(kept, sizes) if feedback else terms
+        for (codec, piece, own, common), total, term in zip(jobs, terms, own_terms, strict=True):
             source, result = _source(link, piece), _target(link, piece)
             codec.decode_sum(total, result, own, 0, world=world, shared=common)
             if piece.residual is not None and _finite(result):
-                codec.encode_term(source, total, own, 0, world=world, shared=common)  # once more:
-                residual = piece.residual.copy_(source)  # the sum has taken the term's place
-                codec.subtract_term(total, residual, own, 0, world=world, shared=common)
+                residual = piece.residual.copy_(source)
+                codec.subtract_term(term, residual, own, 0, world=world, shared=common)
             _store(piece, result)
     return remarks
 
