@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.codecs.gradiveq import principal_axes
-from gradwire.codecs.projection import Projection, Slicing
+from gradwire.codecs.axes import principal_axes
+from gradwire.codecs.projection import Projection
+from gradwire.codecs.slicing import Slicing
 from gradwire.ddp import Handle
 from gradwire.kernels import cpu, reference
 from gradwire.learning import Layout
@@ -125,6 +126,24 @@ def projection(inner=None, shape=(8, 6, 5, 5), rank=7, size=96, seed=0):
     return Projection(slicing, basis, mean, 2.0, inner or gw.Identity())
 
 
+class Integers(gw.Identity):
+    """Thousandths of the largest value of all workers, summed as whole numbers."""
+
+    sum_dtype = torch.int32
+
+    def statistics(self, x):
+        return x.abs().amax().view(1)
+
+    def encode_term(self, x, out, key, offset, *, world, shared):
+        out.view(torch.int32).copy_((x / shared * 1000).round())
+
+    def decode_sum(self, total, out, key, offset, *, world, shared):
+        out.copy_(total.view(torch.int32) * shared / (1000 * world))
+
+    def subtract_term(self, term, out, key, offset, *, world, shared):
+        out.sub_(term.view(torch.int32) * shared / 1000)
+
+
 def expected(codec, x):
     """U U^T (x - mu) + mu in float64, the tail as it is."""
     slices, tail = codec.slicing.cut(x)
@@ -154,16 +173,17 @@ def test_it_is_a_projection():
     torch.testing.assert_close(error @ codec.basis.T, torch.zeros(12, 7), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("inner", [None, gw.Cast("fp16"), gw.Cast("bf16")])
+@pytest.mark.parametrize("inner", [None, gw.Cast("fp16"), gw.Cast("bf16"), Integers()])
 def test_what_a_term_says_and_the_residual_are_the_vector(inner):
-    codec, world, none = projection(inner), 3, torch.empty(0)
+    codec, world = projection(inner), 3
     vectors = [randn(1200, seed=20 + rank) for rank in range(world)]
+    shared = torch.stack([codec.statistics(x) for x in vectors]).amax(0)
     residuals = []
     for x in vectors:
         term = torch.empty(codec.term_nbytes(1200, world), dtype=torch.uint8)
-        codec.encode_term(x, term, KEY, 0, world=world, shared=none)
+        codec.encode_term(x, term, KEY, 0, world=world, shared=shared)
         residuals.append(x.clone())
-        codec.subtract_term(term, residuals[-1], KEY, 0, world=world, shared=none)
+        codec.subtract_term(term, residuals[-1], KEY, 0, world=world, shared=shared)
     mean = gw.simulate(codec, vectors, KEY)
     slack = 1e-5 if inner is None else 0.05  # fp16 rounds its sums once more
     total = mean + torch.stack(residuals).mean(0)
@@ -177,7 +197,7 @@ def test_terms_are_as_short_as_promised():
     assert projection(gw.Cast("fp16")).term_nbytes(1200, 4) == 2 * values
 
 
-@pytest.mark.parametrize("inner", [None, gw.Cast("fp16"), gw.Cast("bf16")])
+@pytest.mark.parametrize("inner", [None, gw.Cast("fp16"), gw.Cast("bf16"), Integers()])
 def test_the_sum_tells_the_energies_sent_and_lost(inner):
     codec, world = projection(inner), 3
     total = torch.zeros(codec.term_nbytes(1200, world) // codec.sum_dtype.itemsize)
@@ -186,8 +206,9 @@ def test_the_sum_tells_the_energies_sent_and_lost(inner):
     for rank in range(world):
         x = randn(1200, seed=rank)
         term = torch.empty_like(total)
-        none = torch.empty(0)
-        codec.encode_term(x, term.view(torch.uint8), KEY, 0, world=world, shared=none)
+        codec.encode_term(
+            x, term.view(torch.uint8), KEY, 0, world=world, shared=torch.full((1,), 9.0)
+        )
         total += term
         centred = codec.slicing.cut(x)[0] - codec.mean
         sent += (centred @ codec.basis.T).square().sum() / world / codec.unit

@@ -17,7 +17,7 @@ from gradwire.parts import Part
 class Learner:
     """Keeps a state for each parameter, bitwise equal on every rank of `link`."""
 
-    def __init__(self, link: Link, codec: LearningCodec, *, owing: bool) -> None:
+    def __init__(self, link: Link, codec: LearningCodec[Any], *, owing: bool) -> None:
         self.link = link
         self.codec = codec
         self.owing = owing

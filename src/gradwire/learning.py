@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -54,8 +54,11 @@ class State:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+S = TypeVar("S", bound=State)
+
+
 @dataclass(frozen=True)
-class LearningCodec(SummableCodec):
+class LearningCodec(SummableCodec, Generic[S]):
     """A codec that learns from the means it has seen how to encode the next ones.
 
     Each parameter has a `State`, and in every step::
@@ -75,44 +78,44 @@ class LearningCodec(SummableCodec):
     state_type: ClassVar[type[State]]
 
     @abstractmethod
-    def start(self) -> State:
+    def start(self) -> S:
         """The state of a parameter of which nothing is known."""
 
     @abstractmethod
-    def codec_for(self, state: State, layout: Layout) -> SummableCodec | None:
+    def codec_for(self, state: S, layout: Layout) -> SummableCodec | None:
         """What encodes this step."""
 
     @abstractmethod
-    def share_due(self, state: State) -> float:
+    def share_due(self, state: S) -> float:
         """What part of the residual, if there is one, is to be delivered in this raw step."""
 
     @abstractmethod
     def learn(
         self,
-        state: State,
+        state: S,
         layout: Layout,
         mean: Tensor,
         remark: tuple[float, ...],
         *,
         owing: bool,
-    ) -> State:
+    ) -> S:
         """The state after a step that gave `mean` (flat) and, if it was not raw, `remark`.
 
         owing: there is error feedback, so vectors hold what earlier steps have lost.
         """
 
     @abstractmethod
-    def is_due(self, state: State) -> bool:
+    def is_due(self, state: S) -> bool:
         """Is it time for a lesson?"""
 
     @abstractmethod
-    def lesson(self, state: State, layout: Layout) -> Tensor:
+    def lesson(self, state: S, layout: Layout) -> Tensor:
         """What one rank works out for all (float32, flat, of any length)."""
 
     @abstractmethod
-    def adopt(self, state: State, layout: Layout, lesson: Tensor) -> State:
+    def adopt(self, state: S, layout: Layout, lesson: Tensor) -> S:
         """The state with the lesson learned."""
 
     @abstractmethod
-    def describe(self, state: State) -> str:
+    def describe(self, state: S) -> str:
         """The state in a few words, for `Stats`."""

@@ -44,15 +44,14 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import SummableCodec
+from gradwire.codecs.axes import principal_axes
 from gradwire.codecs.cast import Dense, Identity
-from gradwire.codecs.projection import Projection, Slicing
+from gradwire.codecs.projection import Projection
+from gradwire.codecs.slicing import Slicing
 from gradwire.learning import Layout, LearningCodec, State
 
 _GROWTH = 4.0
 """Back to training when energy lost over energy sent has grown by this factor."""
-
-_COLUMNS = 1 << 13
-"""So many values of each sample are in float64 at a time."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Subspace(State):
 
 
 @dataclass(frozen=True)
-class GradiVeQ(Dense, LearningCodec):
+class GradiVeQ(Dense, LearningCodec[Subspace]):
     """Principal axes of earlier gradients.
 
     slice: the least number of values in a slice; rounded up to a multiple of F * D for a
@@ -99,7 +98,7 @@ class GradiVeQ(Dense, LearningCodec):
     warmup_steps: int = 50
     train_steps: int = 100
     compress_steps: int = 400
-    inner: str | None = None
+    inner: SummableCodec | str | None = None
 
     unbiased = False
     name = "gradiveq"
@@ -124,30 +123,27 @@ class GradiVeQ(Dense, LearningCodec):
         """Before the first step."""
         return Subspace("warmup" if self.warmup_steps else "train")
 
-    def codec_for(self, state: State, layout: Layout) -> SummableCodec | None:
+    def codec_for(self, state: Subspace, layout: Layout) -> SummableCodec | None:
         """The projection, in a compress phase that has one."""
-        assert isinstance(state, Subspace)
         if state.basis is None or state.mean is None:
             return None
         inner = Identity() if self.inner is None else _inner(self.inner)
         return Projection(self._slicing(layout), state.basis, state.mean, state.unit, inner)
 
-    def share_due(self, state: State) -> float:
+    def share_due(self, state: Subspace) -> float:
         """All of the residual, in equal shares, while the phase lasts that is there for it."""
-        assert isinstance(state, Subspace)
         return 1 / (self._settle_steps - state.count) if state.phase == "settle" else 0.0
 
     def learn(
         self,
-        state: State,
+        state: Subspace,
         layout: Layout,
         mean: Tensor,
         remark: tuple[float, ...],
         *,
         owing: bool,
-    ) -> State:
+    ) -> Subspace:
         """One step on in the cycle; a mean that is not finite teaches nothing."""
-        assert isinstance(state, Subspace)
         if not mean.isfinite().all():
             return state
         if state.phase == "train":
@@ -177,14 +173,12 @@ class GradiVeQ(Dense, LearningCodec):
         loss = state.loss if state.count else max(first, 1 - self.energy)
         return replace(state, sent=sent, lost=lost, loss=loss)
 
-    def is_due(self, state: State) -> bool:
+    def is_due(self, state: Subspace) -> bool:
         """At the end of a training phase."""
-        assert isinstance(state, Subspace)
         return state.phase == "train" and state.count == self.train_steps
 
-    def lesson(self, state: State, layout: Layout) -> Tensor:
+    def lesson(self, state: Subspace, layout: Layout) -> Tensor:
         """The basis, flat, and the energy of a step; empty if no basis keeps enough of it."""
-        assert isinstance(state, Subspace)
         slicing, sampled = self._slicing(layout), torch.cat(state.samples)
         per_step, stride = self._sampling(slicing)
         of_slice = torch.arange(len(sampled)) % slicing.count
@@ -194,17 +188,15 @@ class GradiVeQ(Dense, LearningCodec):
         unit = centred.square().sum(1).mean() * slicing.count
         return torch.cat((basis.view(-1), unit[None])) if len(basis) else unit.new_empty(0)
 
-    def adopt(self, state: State, layout: Layout, lesson: Tensor) -> State:
+    def adopt(self, state: Subspace, layout: Layout, lesson: Tensor) -> Subspace:
         """Compress with the basis of the lesson."""
-        assert isinstance(state, Subspace)
         if lesson.numel() == 0:
             return Subspace("compress")
         basis, mean = lesson[:-1].view(-1, self._slicing(layout).size), self._mean(state)
         return Subspace("compress", basis=basis, mean=mean, unit=float(lesson[-1]))
 
-    def describe(self, state: State) -> str:
+    def describe(self, state: Subspace) -> str:
         """The phase, and how far it compresses."""
-        assert isinstance(state, Subspace)
         if state.basis is not None:
             return f"compress, {state.basis.shape[0]} of {state.basis.shape[1]} values a slice"
         return "raw, it does not compress" if state.phase == "compress" else state.phase
@@ -247,30 +239,6 @@ class GradiVeQ(Dense, LearningCodec):
     def _mean(self, state: Subspace) -> Tensor:
         assert state.total is not None
         return state.total / self._fit_steps
-
-
-def principal_axes(seen: Tensor, held_out: Tensor, energy: float) -> Tensor:
-    """The fewest principal axes of the rows of `seen` that keep `energy` of those `held_out`.
-
-    Rows of the result are orthonormal (d, K); there are none if K/2 axes do not keep enough. For
-    X = `seen` with X X^T = V diag(l) V^T, the axes are X^T V / sqrt(l): L x L instead of K x K.
-    """
-    rows = torch.cat((seen, held_out))
-    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-    for part in torch.split(rows, _COLUMNS, dim=1):
-        part = part.double()
-        gram.addmm_(part, part.T)
-    num_seen, width = seen.shape
-    values, vectors = torch.linalg.eigh(gram[:num_seen, :num_seen])
-    values, vectors = values.flip(0), vectors.flip(1)
-    rank = min(int((values > 1e-10 * values[0]).sum()), width // 2)
-    weights = vectors[:, :rank] / values[:rank].sqrt()
-    coefficients = gram[num_seen:, :num_seen] @ weights
-    kept = coefficients.square().sum(0).cumsum(0) / gram.diagonal()[num_seen:].sum()
-    enough = (kept >= energy).nonzero()
-    count = int(enough[0]) + 1 if len(enough) else 0
-    parts = torch.split(seen, _COLUMNS, dim=1)
-    return torch.cat([(weights[:, :count].T @ part.double()).float() for part in parts], dim=1)
 
 
 def _inner(inner: object) -> SummableCodec:
