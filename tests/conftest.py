@@ -8,6 +8,12 @@ import torch
 from world import World
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Torch's threads wait by spinning, which starves the workers of the other tests."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def poisoned_memory() -> Iterator[None]:
     """`torch.empty` gives NaN, or the largest integer: reading what was not written shows."""

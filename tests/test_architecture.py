@@ -7,10 +7,10 @@ import gradwire
 
 ROOT = Path(gradwire.__file__).parent
 LAYERS = [
-    {"codec", "kernels"},
+    {"codec", "learning", "kernels"},
     {"codecs"},
     {"wire", "link", "parts", "lane"},
-    {"collectives"},
+    {"collectives", "learner"},
     {"reducer"},
     {"ddp", "functional"},
 ]

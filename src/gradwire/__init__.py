@@ -7,6 +7,7 @@ from gradwire.codecs.dithered import DQSG
 from gradwire.codecs.drop import drop_with_rate
 from gradwire.codecs.fft import FFTSparse
 from gradwire.codecs.global_qsgd import GlobalQSGD
+from gradwire.codecs.gradiveq import GradiVeQ
 from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
@@ -24,6 +25,7 @@ __all__ = [
     "Codec",
     "FFTSparse",
     "GlobalQSGD",
+    "GradiVeQ",
     "Handle",
     "Identity",
     "Key",

@@ -13,6 +13,8 @@ Three kinds of state, never mixed:
   a key, and a dither that both sides can rebuild is never sent;
 - *residuals* (error feedback) belong to the reducer; a codec never sees them.
 
+What a codec has *learned* is a fourth, for those of `learning.py` alone.
+
 "May I sum this?" is a type: terms of a `SummableCodec` may be added by the network, those of a
 `ReducibleCodec` by the codec itself, and no others. A long vector may be cut at multiples of
 `Codec.grain` and the pieces encoded one by one, each with its `offset`: the result is the same.
@@ -217,6 +219,10 @@ class TermCodec(Codec):
         self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
         """Subtract what this worker's own term says of its vector from `out` (float32)."""
+
+    def remark(self, total: Tensor, world: int) -> tuple[float, ...]:
+        """What the sum of the terms says beside the mean, to a codec that learns."""
+        return ()
 
 
 @dataclass(frozen=True)

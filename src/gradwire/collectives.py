@@ -118,38 +118,55 @@ Rates = dict[int, float]
 def all_reduce(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Rates:
     """Sum terms in the network."""
     assert isinstance(codec, SummableCodec)
-    world = link.size
-    keys = [key.of(tensor=part.tensor, rank=link.rank) for part in parts]
-    slices = [Slice(part, 0, part.values.numel()) for part in parts]
-    shared = _agree(link, codec, slices)
-    sizes = [codec.term_nbytes(piece.numel, world) for piece in slices]
-    message = link.room("send", sum(sizes))
-    terms = torch.split(message, sizes)
-    with link.account.timed("encode"):
-        for piece, term, own, common in zip(slices, terms, keys, shared, strict=True):
-            source = _source(link, piece)
-            codec.encode_term(source, term, own, 0, world=world, shared=common)
-    link.account.message(sum(piece.numel for piece in slices), sum(sizes))
-    link.all_reduce(message.view(codec.sum_dtype))
-    with link.account.timed("decode"):
-        for piece, total, own, common in zip(slices, terms, keys, shared, strict=True):
-            source, result = _source(link, piece), _target(link, piece)
-            codec.decode_sum(total, result, own, 0, world=world, shared=common)
-            if piece.residual is not None and _finite(result):
-                codec.encode_term(source, total, own, 0, world=world, shared=common)  # once more:
-                residual = piece.residual.copy_(source)  # the sum has taken the term's place
-                codec.subtract_term(total, residual, own, 0, world=world, shared=common)
-            _store(piece, result)
+    sum_terms(link, [codec] * len(parts), parts, key)
     return {}
 
 
-def _agree(link: Link, codec: TermCodec, slices: Sequence[Slice]) -> Sequence[Tensor]:
+def sum_terms(
+    link: Link, codecs: Sequence[SummableCodec], parts: Sequence[Part], key: Key
+) -> list[tuple[float, ...]]:
+    """All-reduce with a codec for each part, in one message, and what each sum remarks.
+
+    The codecs must have one `sum_dtype` and one `statistics_op`.
+    """
+    world = link.size
+    keys = [key.of(tensor=part.tensor, rank=link.rank) for part in parts]
+    slices = [Slice(part, 0, part.values.numel()) for part in parts]
+    shared = _agree(link, codecs, slices)
+    jobs = list(zip(codecs, slices, keys, shared, strict=True))
+    sizes = [codec.term_nbytes(piece.numel, world) for codec, piece, _, _ in jobs]
+    message = link.room("send", sum(sizes))
+    terms = torch.split(message, sizes)
+    with link.account.timed("encode"):
+        for (codec, piece, own, common), term in zip(jobs, terms, strict=True):
+            source = _source(link, piece)
+            codec.encode_term(source, term, own, 0, world=world, shared=common)
+        feedback = any(piece.residual is not None for piece in slices)
+        kept = link.room("own", sum(sizes) if feedback else 0)
+        kept.copy_(message[: kept.numel()])  # the sum takes the place of the terms
+    link.account.message(sum(piece.numel for piece in slices), sum(sizes))
+    link.all_reduce(message.view(codecs[0].sum_dtype))
+    with link.account.timed("decode"):
+        remarks = [job[0].remark(total, world) for job, total in zip(jobs, terms, strict=True)]
+        own_terms = torch.split(kept, sizes) if feedback else terms
+        for (codec, piece, own, common), total, term in zip(jobs, terms, own_terms, strict=True):
+            source, result = _source(link, piece), _target(link, piece)
+            codec.decode_sum(total, result, own, 0, world=world, shared=common)
+            if piece.residual is not None and _finite(result):
+                residual = piece.residual.copy_(source)
+                codec.subtract_term(term, residual, own, 0, world=world, shared=common)
+            _store(piece, result)
+    return remarks
+
+
+def _agree(link: Link, codecs: Sequence[TermCodec], slices: Sequence[Slice]) -> Sequence[Tensor]:
     """The statistics of each slice, combined over the workers in one message."""
     with link.account.timed("encode"):
-        own = [codec.statistics(_source(link, piece)) for piece in slices]
+        pairs = zip(codecs, slices, strict=True)
+        own = [codec.statistics(_source(link, piece)) for codec, piece in pairs]
         joined = torch.cat(own)
     if joined.numel():
-        link.all_reduce(joined, codec.statistics_op)
+        link.all_reduce(joined, codecs[0].statistics_op)
         link.account.message(0, 4 * joined.numel())
     return torch.split(joined, [statistics.numel() for statistics in own])
 
@@ -214,7 +231,7 @@ def code_reduce(link: Link, codec: Codec, parts: Sequence[Part], key: Key) -> Ra
     assert isinstance(codec, ReducibleCodec)
     shards = cut(parts, codec.grain, link.size)
     pieces = [piece for shard in shards for piece in shard]
-    shared = _agree(link, codec, pieces)
+    shared = _agree(link, [codec] * len(pieces), pieces)
     all_sizes = [[codec.term_nbytes(p.numel, link.size) for p in shard] for shard in shards]
     terms, message = _encode_terms(link, codec, pieces, key, shared)
     sizes = [term.numel() for term in terms]

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.codec import Codec
 from gradwire.lane import Lane
+from gradwire.learning import Layout
 from gradwire.link import Link
 from gradwire.parts import Part
 from gradwire.reducer import Reducer
@@ -25,11 +26,12 @@ class Stats:
     `bytes_sent` is what this worker sent to others, from the sizes of the buffers handed to the
     collectives; `bits_per_value` the size of its own messages over their values. Seconds are
     those of the lane, which works beside the backward pass. `raw` names the parameters that
-    travel uncompressed.
+    always travel uncompressed.
 
     Of a codec whose payloads depend on each other: `expected_failures` is how many values were
     probably decoded wrong, over all workers, and `fallbacks` how often a parameter was sent by
-    the plain code because too many would have been.
+    the plain code because too many would have been. Of a codec that learns: `learned` says where
+    it stands with each parameter that is not raw.
     """
 
     steps: int
@@ -39,6 +41,7 @@ class Stats:
     comm_s: float
     decode_s: float
     raw: tuple[str, ...]
+    learned: dict[str, str]
     expected_failures: float = 0.0
     fallbacks: int = 0
 
@@ -78,12 +81,25 @@ class Handle:
             raw=self._raw,
             expected_failures=self._reducer.expected_failures,
             fallbacks=self._reducer.fallbacks,
+            learned=self._learned(),
         )
 
+    def _learned(self) -> dict[str, str]:
+        learner = self._reducer.learner
+        if learner is None:
+            return {}
+        states = {n: learner.states.get(i, learner.codec.start()) for n, i in self._names.items()}
+        return {n: learner.codec.describe(s) for n, s in states.items() if n not in self._raw}
+
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state: the step, which keys the random streams, residuals, failure rates."""
+        """This rank's state: the step, which keys the random streams, residuals, failure rates.
+
+        A codec that learns adds what it has learned, which is the same on every rank.
+        """
         residuals, rates = self._reducer.residuals, self._reducer.failure_rates
-        return {
+        learner = self._reducer.learner
+        learned = {} if learner is None else {"learned": learner.save(self._names)}
+        return learned | {
             "step": self._reducer.step,
             "world": self._reducer.link.size,
             "rank": self._reducer.link.rank,
@@ -107,6 +123,14 @@ class Handle:
         unknown = sorted({*state["residuals"], *rates} - set(self._names))
         if unknown:
             raise ValueError(f"the state is of unknown parameters: {unknown}.")
+        learner = self._reducer.learner
+        if (learner is not None) != ("learned" in state):
+            raise ValueError(
+                f"{self.codec!r} {'learns' if learner else 'does not learn'}, but the state is "
+                f"of a codec that {'does not' if learner else 'does'}; attach the same codec."
+            )
+        if learner is not None:
+            learner.load(state["learned"], self._names)
         self._reducer.step = state["step"]
         self._reducer.residuals = {
             self._names[name]: residual.clone() for name, residual in state["residuals"].items()
@@ -136,7 +160,10 @@ class Handle:
     def _parts(self, buffer: Tensor, parameters: list[Tensor]) -> list[Part]:
         pieces = torch.split(buffer, [p.numel() for p in parameters])
         numbers = [self._numbers[id(p)] for p in parameters]
-        return [Part(values, number) for values, number in zip(pieces, numbers, strict=True)]
+        return [
+            Part(values, number, layout=Layout.of(parameter))
+            for values, number, parameter in zip(pieces, numbers, parameters, strict=True)
+        ]
 
     def _reduce(self, buffer: Tensor, parts: list[Part], last: bool) -> Tensor:
         self._reducer.reduce(buffer, parts)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gradwire.codec import Codec, check_input
+from gradwire.learning import LearningCodec
 from gradwire.link import Link
 from gradwire.parts import Part
 from gradwire.reducer import Reducer
@@ -30,6 +31,11 @@ def all_reduce(
     fresh random bits. There is no error feedback: keep `tensor - result` yourself if you want it.
     """
     check_input(tensor)
+    if isinstance(codec, LearningCodec):
+        raise ValueError(
+            f"{codec!r} learns over many steps, which `all_reduce` does not connect; use "
+            "`attach`, or a codec without memory."
+        )
     if not tensor.is_contiguous():
         raise ValueError("`tensor` must be contiguous, since it is reduced in place.")
     group = group or dist.group.WORLD

@@ -88,6 +88,16 @@ class Link:
         with self._sending((sum(sizes) - sizes[self.rank]) * tensor.element_size()):
             dist.all_to_all_single(out, tensor, out_sizes, sizes, group=self.group)
 
+    def broadcast(self, tensor: Tensor) -> None:
+        """Fill `tensor` with that of rank 0.
+
+        The whole is entered as sent by rank 0. A backend may let others pass it on: what all
+        workers send together is the same.
+        """
+        nbytes = tensor.numel() * tensor.element_size()
+        with self._sending((self.size - 1) * nbytes if self.rank == 0 else 0):
+            dist.broadcast(tensor, group=self.group, group_src=0)
+
     def gather_sizes(self, sizes: list[int]) -> list[list[int]]:
         """Every worker's `sizes`, a list of the same length on each."""
         out = torch.empty(self.size, len(sizes), dtype=torch.int64)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gradwire.learning import Layout
+
 
 @dataclass(frozen=True)
 class Part:
@@ -15,12 +17,14 @@ class Part:
     `tensor` is the parameter's number, the same on every rank. `residual`, if there is one, is
     added before encoding and takes up the error made by it (float32, as long as `values`).
     `alone` asks for payloads that need no others to be decoded (`Codec.num_dependent`).
+    `layout` is for codecs that look at the parameter as more than a flat vector.
     """
 
     values: Tensor
     tensor: int
     residual: Tensor | None = None
     alone: bool = False
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True)

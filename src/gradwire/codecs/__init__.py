@@ -14,6 +14,7 @@ from gradwire.codecs.dithered import DQSG
 from gradwire.codecs.exponential import ExponentialGlobalQSGD as ExponentialGlobalQSGD
 from gradwire.codecs.fft import FFTSparse
 from gradwire.codecs.global_qsgd import GlobalQSGD
+from gradwire.codecs.gradiveq import GradiVeQ
 from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
 
@@ -94,6 +95,11 @@ REGISTRY: dict[str, Entry] = {
             "fft:drop=0.8*cosine@100,bits=16,mantissa=9",
             "fft:drop=0,bits=none,domain=time,block=512",
         ),
+    ),
+    "gradiveq": Entry(
+        GradiVeQ,
+        "coordinates in a subspace learned from earlier gradients (Yu et al. 2018)",
+        ("gradiveq", "gradiveq:slice=2048,energy=0.9,inner=fp16"),
     ),
 }
 

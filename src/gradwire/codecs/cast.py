@@ -26,15 +26,17 @@ _CAST_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
-class _Dense(SummableCodec):
+class Dense(SummableCodec):
     """A payload that is the vector itself, in `sum_dtype`."""
 
     def max_nbytes(self, numel: int) -> int:
+        """The values in `sum_dtype`."""
         return numel * self.sum_dtype.itemsize
 
     def encode_into(
         self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
     ) -> int:
+        """Copy the values."""
         size = self.max_nbytes(x.numel())
         out[:size].view(self.sum_dtype).copy_(x)
         return size
@@ -49,6 +51,7 @@ class _Dense(SummableCodec):
         weight: float = 1.0,
         accumulate: bool = False,
     ) -> None:
+        """Copy the values back."""
         check_size(payload, self.max_nbytes(out.numel()))
         values = payload.view(self.sum_dtype)
         if not accumulate:
@@ -61,26 +64,30 @@ class _Dense(SummableCodec):
             part.add_(half.float(), alpha=weight)  # mixed types in one `add_` are slow
 
     def term_nbytes(self, numel: int, world: int) -> int:
+        """As a payload."""
         return self.max_nbytes(numel)
 
     def encode_term(
         self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
+        """The share of this worker in the mean."""
         torch.mul(x.float(), 1.0 / world, out=out.view(self.sum_dtype))
 
     def decode_sum(
         self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
+        """The sum is the mean."""
         self.decode_into(total, out, key)
 
     def subtract_term(
         self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
+        """The share is a `world`-th of the vector."""
         self.decode_into(term, out, key, weight=-float(world), accumulate=True)
 
 
 @dataclass(frozen=True)
-class Identity(_Dense):
+class Identity(Dense):
     """Every value as float32.
 
     >>> import gradwire as gw
@@ -94,7 +101,7 @@ class Identity(_Dense):
 
 
 @dataclass(frozen=True)
-class Cast(_Dense):
+class Cast(Dense):
     """Every value rounded to 16 bits: `dtype` is "fp16" or "bf16".
 
     >>> import torch, gradwire as gw

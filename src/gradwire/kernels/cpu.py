@@ -38,6 +38,7 @@ from gradwire.kernels.cpu_sparse import (
     largest,
     select,
 )
+from gradwire.kernels.cpu_subspace import combine
 from gradwire.kernels.cpu_tiles import (
     load_tile,
     pack_tile,
@@ -52,12 +53,36 @@ from gradwire.kernels.cpu_tiles import (
 from gradwire.kernels.layout import TILE, packed_nbytes
 
 __all__ = [
-    "add_nested", "block_scales", "compact", "count_bits", "dequantize", "dequantize_dithered",
-    "dequantize_fields", "elias_decode", "elias_encode", "elias_sizes", "exp_dequantize",
-    "exp_quantize", "exp_reduce", "expand", "gap_decode", "gap_encode", "gap_sizes",
-    "get_num_threads", "largest", "philox", "quantize", "quantize_dithered", "quantize_fields",
-    "quantize_nested", "range_float_decode", "range_float_encode", "select", "set_num_threads",
-]  # fmt: skip
+    "add_nested",
+    "block_scales",
+    "combine",
+    "compact",
+    "count_bits",
+    "dequantize",
+    "dequantize_dithered",
+    "dequantize_fields",
+    "elias_decode",
+    "elias_encode",
+    "elias_sizes",
+    "exp_dequantize",
+    "exp_quantize",
+    "exp_reduce",
+    "expand",
+    "gap_decode",
+    "gap_encode",
+    "gap_sizes",
+    "get_num_threads",
+    "largest",
+    "philox",
+    "quantize",
+    "quantize_dithered",
+    "quantize_fields",
+    "quantize_nested",
+    "range_float_decode",
+    "range_float_encode",
+    "select",
+    "set_num_threads",
+]
 
 
 @jit

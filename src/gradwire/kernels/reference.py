@@ -29,11 +29,13 @@ from gradwire.kernels.reference_sparse import (
     largest,
     select,
 )
+from gradwire.kernels.reference_subspace import combine
 from gradwire.kernels.reference_tiles import block_scales, philox
 
 __all__ = [
     "add_nested",
     "block_scales",
+    "combine",
     "compact",
     "count_bits",
     "dequantize",
