@@ -424,8 +424,11 @@ def true_means(size, steps, shift=10**9):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("spec", [SPEC, f"{SPEC},inner=fp16"])
-def test_planted_structure_is_found_and_all_ranks_agree(worlds, size, spec):
+@pytest.mark.parametrize(
+    ("inner", "slack"), [("none", 1e-5), ("fp16", 2e-3), ("global-qsgd:bits=8;block=64", 2e-2)]
+)
+def test_planted_structure_is_found_and_all_ranks_agree(worlds, size, inner, slack):
+    spec = f"{SPEC},inner={inner}"
     answers = worlds[size].run(phase_run, spec, 30, 10**9)
     for rows, _, _ in answers[1:]:
         for mine, theirs in zip(rows, answers[0][0], strict=True):
@@ -437,11 +440,11 @@ def test_planted_structure_is_found_and_all_ranks_agree(worlds, size, spec):
         "noise": "raw, it does not compress",
     }
     assert stats[12].raw == ("small",)
-    slack = 1e-5 if spec == SPEC else 2e-3
     for got, true in zip(rows, true_means(size, 30), strict=True):
         for mine, mean in zip(got, true, strict=False):  # `small` is not planted
             assert (mine - mean).norm() < slack * mean.norm()
-    assert bytes_of(stats, 12) == pytest.approx(ring(size, spec), rel=1e-3)
+    if inner in NBYTES:
+        assert bytes_of(stats, 12) == pytest.approx(ring(size, NBYTES[inner]), rel=1e-3)
     assert bytes_of(stats, 1) == pytest.approx(2 * (size - 1) / size * 4 * 44_805, rel=1e-3)
 
 
@@ -449,10 +452,13 @@ def bytes_of(stats, step):
     return stats[step].bytes_sent - stats[step - 1].bytes_sent
 
 
-def ring(size, spec):
+NBYTES = {"none": 4, "fp16": 2}
+
+
+def ring(size, nbytes):
     """Three coefficients a slice and two energies a parameter; noise and `small` are raw."""
     terms = 25 * 3 + 2 + 100 * 3 + 2
-    return 2 * (size - 1) / size * ((4 if spec == SPEC else 2) * terms + 4 * (12_000 + 5))
+    return 2 * (size - 1) / size * (nbytes * terms + 4 * (12_000 + 5))
 
 
 class Flat(Handle):
@@ -603,7 +609,10 @@ def test_wrong_uses_are_refused_with_a_sentence(worlds):
         ({"warmup_steps": -1}, "at least 0, got -1"),
         ({"energy": 1.0}, "between 0 and 1, got 1.0; to lose nothing, use `none`"),
         ({"energy": 99}, "got 99"),
-        ({"inner": "qsgd"}, "whose terms the network can sum, got QSGD.*`fp16` is one"),
+        (
+            {"inner": "qsgd"},
+            "whose terms the network can sum, got QSGD.*`fp16` and `global-qsgd` are",
+        ),
         ({"inner": gw.GradiVeQ()}, "whose terms the network can sum, got GradiVeQ"),
         ({"inner": "zip"}, "no codec is called 'zip'"),
     ],
@@ -616,3 +625,6 @@ def test_bad_settings_are_refused(settings, match):
 def test_inner_codecs_are_spelled_inside_the_spec():
     assert gw.GradiVeQ(inner=gw.Cast("bf16")) == gw.parse("gradiveq:inner=bf16")
     assert str(gw.GradiVeQ(inner="bf16")) == "gradiveq:inner=bf16"
+    codec = gw.GradiVeQ(inner=gw.GlobalQSGD(bits=8, block=64))
+    assert str(codec) == "gradiveq:inner=global-qsgd:bits=8;block=64"
+    assert gw.parse(str(codec)) == codec

@@ -99,7 +99,11 @@ REGISTRY: dict[str, Entry] = {
     "gradiveq": Entry(
         GradiVeQ,
         "coordinates in a subspace learned from earlier gradients (Yu et al. 2018)",
-        ("gradiveq", "gradiveq:slice=2048,energy=0.9,inner=fp16"),
+        (
+            "gradiveq",
+            "gradiveq:slice=2048,energy=0.9,inner=fp16",
+            "gradiveq:inner=global-qsgd:bits=8;block=64",
+        ),
     ),
 }
 

@@ -249,7 +249,7 @@ def _inner(inner: object) -> SummableCodec:
     if not isinstance(codec, SummableCodec) or isinstance(codec, LearningCodec):
         raise ValueError(
             f"`inner` must be a codec whose terms the network can sum, got {codec!r}; "
-            "`fp16` is one."
+            "`fp16` and `global-qsgd` are."
         )
     if codec.sum_dtype in (torch.int8, torch.uint8):
         raise ValueError(f"`inner` must sum words or floats, but {codec!r} sums bytes.")
