@@ -37,7 +37,7 @@ bench: venv
 		-c dqsg -c dqsg:bits_per_value=2.0 -c global-qsgd -c global-qsgd:dither=subtractive -c fft
 
 docs: venv
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv demo-report site
