@@ -33,10 +33,11 @@ check: venv
 
 bench: venv
 	$(BIN)/gradwire bench -c qsgd:bits=4 -c qsgd:bits=2,block=128 -c qsgd:bits=8 \
-		-c qsgd:bits=4,wire=zstd -c qsgd:levels=1,norm=l2,wire=elias -c fp16 -c none
+		-c qsgd:bits=4,wire=zstd -c qsgd:levels=1,norm=l2,wire=elias -c fp16 -c none \
+		-c dqsg -c dqsg:bits_per_value=2.0 -c global-qsgd -c global-qsgd:dither=subtractive -c fft
 
 docs: venv
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv demo-report site
