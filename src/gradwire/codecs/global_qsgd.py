@@ -54,9 +54,9 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.codec import Key, SummableCodec, TermCodec, check_size
-from gradwire.codecs.resolution import most_levels, resolve
+from gradwire.codecs.resolution import most_levels, resolve, said
 from gradwire.kernels.fields import Dither, field_width, num_words
-from gradwire.kernels.layout import MIN_SCALE, TILE, check_block, num_blocks
+from gradwire.kernels.layout import MIN_SCALE, check_block, grain_of, num_blocks
 
 _NORMS = {
     "max": ("max", "max"),
@@ -131,9 +131,7 @@ class GlobalQSGD(TermCodec):
 
     def settings(self) -> dict[str, Any]:
         """As for any codec, but the resolution is always said."""
-        resolution = {"levels": self.levels} if self.levels else {"bits": self.bits}
-        rest = {k: v for k, v in super().settings().items() if k not in ("bits", "levels")}
-        return resolution | rest
+        return said(self.bits, self.levels, super().settings())
 
     @property
     def num_levels(self) -> int:
@@ -143,7 +141,7 @@ class GlobalQSGD(TermCodec):
     @property
     def grain(self) -> int | None:
         """Blocks and tiles stay whole."""
-        return None if self.block is None else max(self.block, TILE)
+        return grain_of(self.block)
 
     @property
     def statistics_op(self) -> str:  # type: ignore[override]

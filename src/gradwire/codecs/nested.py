@@ -49,7 +49,7 @@ from gradwire.codecs import spread
 from gradwire.codecs.dithered import check_levels, is_number, steps_of
 from gradwire.codecs.spread import Received
 from gradwire.codecs.wires import Wire
-from gradwire.kernels.layout import TILE, check_block
+from gradwire.kernels.layout import check_block, grain_of
 
 _HEAD = 4
 
@@ -112,7 +112,7 @@ class NDQSG(Codec):
     @property
     def grain(self) -> int | None:
         """Blocks and tiles stay whole."""
-        return None if self.block is None else max(self.block, TILE)
+        return grain_of(self.block)
 
     def is_nested(self, rank: int) -> bool:
         """Does this worker send nested payloads, if it may?"""

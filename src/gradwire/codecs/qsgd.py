@@ -41,9 +41,9 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.codec import Codec, Key
-from gradwire.codecs.resolution import most_levels, resolve
+from gradwire.codecs.resolution import most_levels, resolve, said
 from gradwire.codecs.wires import WIRES, Wire
-from gradwire.kernels.layout import TILE, check_block
+from gradwire.kernels.layout import check_block, grain_of
 
 _NORMS = ("max", "l2")
 
@@ -85,9 +85,7 @@ class QSGD(Codec):
 
     def settings(self) -> dict[str, Any]:
         """As for any codec, but the resolution is always said."""
-        resolution = {"levels": self.levels} if self.levels else {"bits": self.bits}
-        rest = {k: v for k, v in super().settings().items() if k not in ("bits", "levels")}
-        return resolution | rest
+        return said(self.bits, self.levels, super().settings())
 
     @property
     def num_levels(self) -> int:
@@ -102,7 +100,7 @@ class QSGD(Codec):
     @property
     def grain(self) -> int | None:
         """Blocks and tiles stay whole."""
-        return None if self.block is None else max(self.block, TILE)
+        return grain_of(self.block)
 
     def max_nbytes(self, numel: int) -> int:
         """Exact for `packed`; a bound for `elias` and `zstd`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 DEFAULT_BITS = 4
 
 
@@ -24,6 +26,12 @@ def resolve(bits: int, levels: int | None) -> tuple[int, int | None]:
     if not isinstance(bits, int) or not 2 <= bits <= 8:
         raise ValueError(f"`bits` must be an integer from 2 to 8, got {bits!r}.")
     return bits, None
+
+
+def said(bits: int, levels: int | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """`settings` of a codec with its resolution first, always said and said once."""
+    resolution = {"levels": levels} if levels else {"bits": bits}
+    return resolution | {k: v for k, v in settings.items() if k not in ("bits", "levels")}
 
 
 def most_levels(bits: int) -> int:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.codec import check_size
+from gradwire.codecs.rooms import room
 from gradwire.kernels.layout import num_blocks, packed_nbytes
 
 WIRES = ("packed", "elias", "zstd")
@@ -141,11 +142,8 @@ def _as_float(scales: Tensor) -> Tensor:
 
 
 def _workspace(nbytes: int, device: torch.device) -> Tensor:
-    """Room for one payload before it is entropy coded, kept for the next call on this thread."""
-    room: Tensor | None = getattr(_local, "room", None)
-    if room is None or room.numel() < nbytes or room.device != device:
-        room = _local.room = torch.empty(nbytes, dtype=torch.uint8, device=device)
-    return room[:nbytes]
+    """Room for one payload before it is entropy coded."""
+    return room("plain payload", nbytes, torch.uint8, device)
 
 
 def compress(codes: Tensor) -> Tensor:
@@ -171,6 +169,6 @@ def decompress(frame: Tensor, size: int) -> Tensor:
         plain = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ValueError(f"the zstd frame is damaged: {error}.") from None
-    room = _workspace(size, frame.device)
-    room.numpy()[:] = np.frombuffer(plain, np.uint8)
-    return room
+    out = _workspace(size, frame.device)
+    out.numpy()[:] = np.frombuffer(plain, np.uint8)
+    return out

@@ -46,6 +46,11 @@ def check_block(block: int | None) -> None:
         )
 
 
+def grain_of(block: int | None) -> int | None:
+    """The values that stay together when a vector is cut: whole blocks and tiles; None: all."""
+    return None if block is None else max(block, TILE)
+
+
 def num_blocks(numel: int, block: int | None) -> int:
     """Scales of a vector of `numel` values."""
     return -(-numel // block) if block is not None else min(numel, 1)
