@@ -9,8 +9,8 @@ ROOT = Path(gradwire.__file__).parent
 LAYERS = [
     {"codec", "learning", "kernels"},
     {"codecs"},
-    {"wire", "link", "parts", "lane"},
-    {"collectives", "learner"},
+    {"wire", "link", "parts"},
+    {"collectives", "lanes", "learner", "raw"},
     {"reducer"},
     {"ddp", "functional"},
 ]

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import gradwire as gw
 from gradwire import collectives
 from gradwire.link import Link
-from gradwire.parts import Part, cut
+from gradwire.parts import Part, cut, whole
 from gradwire.reducer import Reducer
 from laws import EXAMPLES, block_of
 from world import data
@@ -47,7 +47,7 @@ def reduce_all(rank, specs, numels):
         for collective in options:
             x = vectors(dist.get_world_size(), numel, codec)[rank].clone()
             parts = [Part(x, KEY.tensor)]
-            collectives.COLLECTIVES[collective](Link(), codec, parts, KEY)
+            collectives.COLLECTIVES[collective](Link(), codec, whole(parts), KEY)
             results[spec, numel, collective] = x
     return results
 
@@ -94,7 +94,7 @@ def reduce_grouped(rank, codec, order, together):
     link = Link()
     groups = [[parts[i] for i in order]] if together else [[parts[i]] for i in order]
     for group in groups:
-        collectives.two_shot(link, codec, group, KEY)
+        collectives.two_shot(link, codec, whole(group), KEY)
     return [parts[i].values for i in range(3)]
 
 
@@ -169,7 +169,7 @@ def test_what_was_lost_is_in_the_residuals(worlds, spec, collective, size):
 def test_shards_are_even_and_cut_at_the_grain():
     parts = [Part(torch.zeros(numel), i) for i, numel in enumerate((5000, 20_000, 777, 40_000))]
     for ranks in (1, 2, 3, 4, 7):
-        shards = cut(parts, 512, ranks)
+        shards = cut(whole(parts), 512, ranks)
         sizes = [sum(piece.numel for piece in shard) for shard in shards]
         assert sum(sizes) == 65_777
         assert max(sizes) - min(sizes) <= 2 * 512
@@ -184,7 +184,7 @@ def test_shards_are_even_and_cut_at_the_grain():
 
 def test_what_may_not_be_cut_stays_whole():
     parts = [Part(torch.zeros(numel), i) for i, numel in enumerate((100, 10_000, 300, 200))]
-    pieces = [piece for shard in cut(parts, None, 3) for piece in shard]
+    pieces = [piece for shard in cut(whole(parts), None, 3) for piece in shard]
     assert [piece.numel for piece in pieces] == [100, 10_000, 300, 200]
 
 

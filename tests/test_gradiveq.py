@@ -557,7 +557,7 @@ def learning_state(rank):
     means(ddp, rank, range(12))
     state = handle.state_dict()["learned"]["states"]
     handle.close()
-    return state, handle._reducer.link.account.bytes_sent
+    return state, handle.stats().bytes_sent
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -14,7 +14,7 @@ from gradwire.codecs import spread
 from gradwire.kernels import cpu, reference
 from gradwire.kernels.layout import num_blocks, packed_nbytes
 from gradwire.link import Link
-from gradwire.parts import Part
+from gradwire.parts import Part, whole
 from gradwire.reducer import Reducer
 from laws import roundtrip
 from world import data
@@ -328,7 +328,7 @@ def with_feedback(rank):
     with pytest.warns(UserWarning, match="a single all_reduce has nothing to go by"):
         gw.all_reduce(data(0, 20_000), gw.NDQSG(block=4096))
     x = data(0, 20_000)
-    collectives.all_gather(Link(), gw.NDQSG(), [Part(x, 0, alone=True)], KEY)
+    collectives.all_gather(Link(), gw.NDQSG(), whole([Part(x, 0, alone=True)]), KEY)
     return x
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.codec import Codec
-from gradwire.lane import Lane
+from gradwire.lanes import Lanes, join
 from gradwire.learning import Layout
-from gradwire.link import Link
+from gradwire.link import Account, Link
 from gradwire.parts import Part
-from gradwire.reducer import Reducer
+from gradwire.raw import SmallParts
+from gradwire.reducer import CHUNK, Reducer, Work
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,16 @@ class Stats:
 
     `bytes_sent` is what this worker sent to others, from the sizes of the buffers handed to the
     collectives; `bits_per_value` the size of its own messages over their values. Seconds are
-    those of the lane, which works beside the backward pass. `raw` names the parameters that
-    always travel uncompressed.
+    those of all lanes together, which work beside the backward pass and beside each other. `raw`
+    names the parameters that always travel uncompressed.
 
     Of a codec whose payloads depend on each other: `expected_failures` is how many values were
     probably decoded wrong, over all workers, and `fallbacks` how often a parameter was sent by
     the plain code because too many would have been. Of a codec that learns: `learned` says where
     it stands with each parameter that is not raw.
+
+    `buffer_bytes` is the memory that was allocated to encode, send, receive and decode, and
+    `residual_bytes` that of error feedback; neither is ever given back before `close`.
     """
 
     steps: int
@@ -44,6 +49,8 @@ class Stats:
     learned: dict[str, str]
     expected_failures: float = 0.0
     fallbacks: int = 0
+    buffer_bytes: int = 0
+    residual_bytes: int = 0
 
     @property
     def bytes_per_step(self) -> float:
@@ -54,14 +61,17 @@ class Stats:
 class Handle:
     """What `attach` returns: statistics, state for checkpoints, and the end of its thread."""
 
-    def __init__(self, module: DistributedDataParallel, reducer: Reducer) -> None:
+    def __init__(
+        self, module: DistributedDataParallel, reducer: Reducer, links: Sequence[Link]
+    ) -> None:
         self._names = {n: i for i, (n, _) in enumerate(module.module.named_parameters())}
         self._numbers = {id(p): i for i, p in enumerate(module.module.parameters())}
         self._raw = tuple(
             name for name, p in module.module.named_parameters() if not reducer.is_coded(p)
         )
         self._reducer = reducer
-        self._lane = Lane("gradwire")
+        self._lanes = Lanes(links)
+        self._small = SmallParts()
 
     @property
     def codec(self) -> Codec:
@@ -70,7 +80,8 @@ class Handle:
 
     def stats(self) -> Stats:
         """Totals since `attach`."""
-        account = self._reducer.link.account
+        links = self._lanes.links
+        account = sum((link.account for link in links), Account())
         return Stats(
             steps=self._reducer.step,
             bytes_sent=account.bytes_sent,
@@ -82,6 +93,8 @@ class Handle:
             expected_failures=self._reducer.expected_failures,
             fallbacks=self._reducer.fallbacks,
             learned=self._learned(),
+            buffer_bytes=sum(link.buffer_nbytes for link in links),
+            residual_bytes=sum(r.nbytes for r in self._reducer.residuals.values()),
         )
 
     def _learned(self) -> dict[str, str]:
@@ -142,18 +155,23 @@ class Handle:
 
         The module cannot take another hook; wrap the model anew for that.
         """
-        self._lane.close()
+        self._lanes.close()
         if dist.is_initialized():
-            dist.destroy_process_group(self._reducer.link.group)
+            for link in self._lanes.links:
+                dist.destroy_process_group(link.group)
 
-    def hook(self) -> Callable[..., torch.futures.Future[Tensor]]:
+    def hook(self) -> Callable[..., Future[Tensor]]:
         """The communication hook for `register_comm_hook`."""
 
         # DDP looks at the name `bucket`, and at annotations, which must not be strings.
         def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
-            buffer, last = bucket.buffer(), bucket.is_last()
-            parts = self._parts(buffer, bucket.parameters())
-            return self._lane.submit(lambda: self._reduce(buffer, parts, last))
+            buffer = bucket.buffer()
+            if bucket.index() == 0:
+                self._small = SmallParts()  # an earlier step may have ended in an error
+            work = self._reducer.work(buffer, self._parts(buffer, bucket.parameters()))
+            futures = self._submit(work, last=bucket.is_last())
+            self._reducer.step += bucket.is_last()
+            return join(futures, lambda results: self._finish(buffer, work, results))
 
         return gradwire_hook
 
@@ -165,9 +183,19 @@ class Handle:
             for values, number, parameter in zip(pieces, numbers, parameters, strict=True)
         ]
 
-    def _reduce(self, buffer: Tensor, parts: list[Part], last: bool) -> Tensor:
-        self._reducer.reduce(buffer, parts)
-        self._reducer.step += last
+    def _submit(self, work: Work, last: bool) -> list[Future[Any]]:
+        """The futures of the jobs, in order, and of the small parameters if there are any."""
+        futures = [self._lanes.submit(job) for job in work.jobs]
+        if work.small:
+            self._small.add(work.small)
+            futures.append(self._small.done)
+        if self._small.numel and (last or self._small.numel >= self._reducer.chunk):
+            self._lanes.submit(self._small.job(), self._small.done)
+            self._small = SmallParts()
+        return futures
+
+    def _finish(self, buffer: Tensor, work: Work, results: list[Any]) -> Tensor:
+        self._reducer.finish(work, results[: len(work.jobs)])
         return buffer
 
 
@@ -179,6 +207,8 @@ def attach(
     error_feedback: bool | None = None,
     min_numel: int = 10_000,
     seed: int = 0,
+    lanes: int = 2,
+    chunk: int = CHUNK,
 ) -> Handle:
     """Reduce the gradients of `module` through `codec`. Call it once, on every rank alike.
 
@@ -186,23 +216,29 @@ def attach(
     error_feedback: add what was lost in a step to the next; by default for biased codecs only.
     min_numel: parameters with fewer values travel raw.
     seed: of the random streams; runs with the same seed and data are the same bit for bit.
+    lanes: threads that encode, exchange and decode; more overlap more and take more memory.
+    chunk: values that a lane takes at a time. Neither changes the result.
     """
     _check_module(module, codec)
-    group = _own_group(module.process_group)
+    if lanes < 1 or chunk < 1:
+        raise ValueError(f"`lanes` and `chunk` must be at least 1, got {lanes} and {chunk}.")
+    links = [Link(_own_group(module.process_group)) for _ in range(lanes)]
     settings = {
         "codec": str(codec),
         "collective": collective,
         "error_feedback": error_feedback,
         "min_numel": min_numel,
         "seed": seed,
+        "lanes": lanes,
+        "chunk": chunk,
         "parameters": [(n, tuple(p.shape)) for n, p in module.module.named_parameters()],
     }
-    _check_agreement(settings, group)
+    _check_agreement(settings, links[0])
     reducer = Reducer(
-        Link(group), codec, collective=collective, error_feedback=error_feedback,
-        min_numel=min_numel, seed=seed,
+        links[0], codec, collective=collective, error_feedback=error_feedback,
+        min_numel=min_numel, chunk=chunk, seed=seed,
     )  # fmt: skip
-    handle = Handle(module, reducer)
+    handle = Handle(module, reducer, links)
     module.register_comm_hook(None, handle.hook())
     return handle
 
@@ -238,10 +274,10 @@ def _own_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
     return own
 
 
-def _check_agreement(settings: dict[str, Any], group: dist.ProcessGroup) -> None:
+def _check_agreement(settings: dict[str, Any], link: Link) -> None:
     """Every rank must attach with the same settings; name the one that does not, and what."""
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, settings, group=group)
+    everyone: list[Any] = [None] * link.size
+    dist.all_gather_object(everyone, settings, group=link.group)
     for name in settings:
         for rank, theirs in enumerate(everyone):
             if theirs[name] != everyone[0][name]:

@@ -15,10 +15,9 @@ from gradwire.parts import Part
 
 
 class Learner:
-    """Keeps a state for each parameter, bitwise equal on every rank of `link`."""
+    """Keeps a state for each parameter, bitwise equal on every rank."""
 
-    def __init__(self, link: Link, codec: LearningCodec[Any], *, owing: bool) -> None:
-        self.link = link
+    def __init__(self, codec: LearningCodec[Any], *, owing: bool) -> None:
         self.codec = codec
         self.owing = owing
         self.states: dict[int, State] = {}
@@ -31,15 +30,17 @@ class Learner:
         """How much of the residual a raw step is to deliver."""
         return self.codec.share_due(self._state(part))
 
-    def learn(self, parts: Sequence[Part], remarks: Sequence[tuple[float, ...]]) -> None:
-        """Take in the means of a step, then hold the lessons that are due."""
+    def learn(
+        self, link: Link, parts: Sequence[Part], remarks: Sequence[tuple[float, ...]]
+    ) -> None:
+        """Take in the means of a step, then hold the lessons that are due over `link`."""
         for part, remark in zip(parts, remarks, strict=True):
             self.states[part.tensor] = self.codec.learn(
                 self._state(part), _layout(part), part.values, remark, owing=self.owing
             )
         due = [part for part in parts if self.codec.is_due(self._state(part))]
         if due:
-            for part, lesson in zip(due, self._lessons(due), strict=True):
+            for part, lesson in zip(due, self._lessons(link, due), strict=True):
                 state = self.codec.adopt(self._state(part), _layout(part), lesson)
                 self.states[part.tensor] = state
 
@@ -64,19 +65,19 @@ class Learner:
     def _state(self, part: Part) -> State:
         return self.states.get(part.tensor) or self.codec.start()
 
-    def _lessons(self, due: Sequence[Part]) -> Sequence[Tensor]:
+    def _lessons(self, link: Link, due: Sequence[Part]) -> Sequence[Tensor]:
         """Worked out by rank 0 and sent to all: another BLAS would give other bits."""
         sizes = torch.zeros(len(due), dtype=torch.int64)
         joined = torch.empty(0)
-        if self.link.rank == 0:
-            with self.link.account.timed("encode"):
+        if link.rank == 0:
+            with link.account.timed("encode"):
                 lessons = [self.codec.lesson(self._state(part), _layout(part)) for part in due]
                 sizes = torch.tensor([lesson.numel() for lesson in lessons])
                 joined = torch.cat(lessons)
-        self.link.broadcast(sizes)
-        joined = joined if self.link.rank == 0 else torch.empty(int(sizes.sum()))
+        link.broadcast(sizes)
+        joined = joined if link.rank == 0 else torch.empty(int(sizes.sum()))
         if joined.numel():
-            self.link.broadcast(joined)
+            link.broadcast(joined)
         return [lesson.clone() for lesson in torch.split(joined, sizes.tolist())]
 
 

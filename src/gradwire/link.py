@@ -5,10 +5,11 @@ All bytes that gradwire sends go through a `Link`, so what it has counted is wha
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,10 @@ class Account:
     encode_s: float = 0.0
     comm_s: float = 0.0
     decode_s: float = 0.0
+
+    def __add__(self, other: Account) -> Account:
+        """The totals of both."""
+        return Account(*map(operator.add, astuple(self), astuple(other)))
 
     def message(self, values: int, nbytes: int) -> None:
         """Enter `values` values that this worker has put into `nbytes` bytes."""
@@ -56,7 +61,13 @@ class Link:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.account = Account()
+        self.codec_nbytes = 0  # scratch memory of the codecs in the thread that uses this link
         self._rooms: dict[str, Tensor] = {}
+
+    @property
+    def buffer_nbytes(self) -> int:
+        """Bytes of memory that were allocated to send, receive, encode and decode."""
+        return self.codec_nbytes + sum(room.nbytes for room in self._rooms.values())
 
     def room(self, name: str, nbytes: int) -> Tensor:
         """`nbytes` bytes of scratch memory called `name`; what they held before is lost."""

@@ -52,19 +52,27 @@ class Slice:
         return None if residual is None else residual[self.start : self.stop]
 
 
-def cut(parts: Sequence[Part], grain: int | None, ranks: int) -> list[list[Slice]]:
-    """A shard for each rank: of about the same number of values, cut at multiples of `grain`."""
-    total = sum(part.values.numel() for part in parts)
-    shards: list[list[Slice]] = [[] for _ in range(ranks)]
+def whole(parts: Sequence[Part]) -> list[Slice]:
+    """Every part, uncut."""
+    return [Slice(part, 0, part.values.numel()) for part in parts]
+
+
+def cut(pieces: Sequence[Slice], grain: int | None, count: int) -> list[list[Slice]]:
+    """Deal `pieces` to `count` lists of about as many values each.
+
+    A piece is cut only at multiples of `grain` values of its part, and not at all if that is
+    None; lists may then be empty.
+    """
+    total = sum(piece.numel for piece in pieces)
+    lists: list[list[Slice]] = [[] for _ in range(count)]
     base = 0
-    for part in parts:
-        numel = part.values.numel()
-        unit = grain or max(numel, 1)
-        ideal = [total * rank / ranks - base for rank in range(ranks)]
-        cuts = [min(max(round(at / unit) * unit, 0), numel) for at in ideal] + [numel]
+    for piece in pieces:
+        unit = grain or max(piece.numel, 1)
+        ideal = [total * i / count - base for i in range(count)]
+        cuts = [min(max(round(at / unit) * unit, 0), piece.numel) for at in ideal] + [piece.numel]
         cuts[0] = 0
-        for shard, start, stop in zip(shards, cuts, cuts[1:], strict=False):
+        for found, start, stop in zip(lists, cuts, cuts[1:], strict=False):
             if stop > start:
-                shard.append(Slice(part, start, stop))
-        base += numel
-    return shards
+                found.append(Slice(piece.part, piece.start + start, piece.start + stop))
+        base += piece.numel
+    return lists

@@ -1,7 +1,8 @@
 """One bucket of gradients to its mean: which parameters are coded, how, and what error stays.
 
-Parameters below `min_numel` values travel raw, in one plain all-reduce: they are most of the
-trouble and almost none of the bytes. So do those of a type no codec takes, such as float64.
+A bucket is cut into chunks, which can be reduced one beside the other. Parameters below `min_numel`
+values travel raw: they are most of the trouble and almost none of the bytes. So do those of a type
+no codec takes, such as float64.
 Residuals are kept by parameter, never by bucket: DDP rebuilds and reorders its buckets. So are
 failure rates, of codecs whose payloads depend on each other: while one is unknown or too high, the
 payloads of that parameter are such as can be decoded alone.
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +23,32 @@ from torch import Tensor
 from gradwire import collectives
 from gradwire.codec import FLOAT_DTYPES, Codec, Key
 from gradwire.codecs.cast import Identity
+from gradwire.lanes import Job
 from gradwire.learner import Learner
 from gradwire.learning import LearningCodec
 from gradwire.link import Link
-from gradwire.parts import Part
+from gradwire.parts import Part, Slice, cut, whole
+from gradwire.raw import reduce_joined, reduce_raw
+
+CHUNK = 1 << 20
+"""Values that a job takes: enough to keep latency small, few enough to fill the lanes."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be done for one bucket.
+
+    Jobs are independent of each other and may run at once, each over a link of its own; `small`
+    is to be reduced raw, with that of other buckets if one likes.
+    """
+
+    jobs: Sequence[Job]
+    small: list[Tensor]
+    chunks: list[list[Slice]]
 
 
 class Reducer:
-    """Reduces buckets over one link. All ranks must make the same calls in the same order."""
+    """Reduces buckets over links like `link`. All ranks must ask for the same in the same order."""
 
     def __init__(
         self,
@@ -37,6 +58,7 @@ class Reducer:
         collective: str | None = None,
         error_feedback: bool | None = None,
         min_numel: int = 10_000,
+        chunk: int = CHUNK,
         seed: int = 0,
     ) -> None:
         self.link = link
@@ -50,6 +72,7 @@ class Reducer:
                 "leave `error_feedback` out, or use `DQSG`."
             )
         self.min_numel = min_numel
+        self.chunk = chunk
         self.seed = seed
         self.step = 0
         self.residuals: dict[int, Tensor] = {}
@@ -64,7 +87,7 @@ class Reducer:
                     f"{codec!r} learns from sums and travels by all_reduce, got "
                     f"`collective={self.collective!r}`; leave it out."
                 )
-            self.learner = Learner(link, codec, owing=self.error_feedback)
+            self.learner = Learner(codec, owing=self.error_feedback)
 
     def is_coded(self, values: Tensor) -> bool:
         """Does the codec take this gradient, or does it travel raw?"""
@@ -72,42 +95,68 @@ class Reducer:
             return False
         return values.numel() >= self.min_numel and values.dtype in FLOAT_DTYPES
 
-    def reduce(self, bucket: Tensor, parts: Sequence[Part]) -> None:
-        """Replace `bucket`, which `parts` tile, by its mean over the workers."""
-        if self.learner is not None:
-            self._reduce_learning(self.learner, bucket, parts)
-            return
+    def work(self, bucket: Tensor, parts: Sequence[Part]) -> Work:
+        """What replaces `bucket`, which `parts` tile, by its mean over the workers."""
         coded = [part for part in parts if self.is_coded(part.values)]
-        raw = [part.values for part in parts if not self.is_coded(part.values)]
+        small = [part.values for part in parts if not self.is_coded(part.values)]
         if not coded:
-            self._reduce_raw(bucket)
-            return
-        self._reduce_raw_parts(raw)
+            return Work([lambda link: reduce_raw(link, bucket)], [], [])
+        if self.learner is not None:
+            return self._learning_work(self.learner, coded, small)
         coded = [
             replace(part, residual=self._residual(part), alone=self._is_alone(part))
             for part in coded
         ]
+        chunks = self._chunks(coded, self.codec.grain)
         key = Key(seed=self.seed, step=self.step)
-        rates = collectives.COLLECTIVES[self.collective](self.link, self.codec, coded, key)
-        self._learn(coded, rates)
+        reduce = collectives.COLLECTIVES[self.collective]
+        jobs = [partial(reduce, codec=self.codec, pieces=chunk, key=key) for chunk in chunks]
+        return Work(jobs, small, chunks)
+
+    def finish(self, work: Work, results: Sequence[Any]) -> None:
+        """Take in what the jobs have returned."""
+        if self.learner is None and self.codec.num_dependent(self.link.size):
+            self._learn_rates(work.chunks, results)
+
+    def reduce(self, bucket: Tensor, parts: Sequence[Part]) -> None:
+        """Do the work of one bucket here and now."""
+        work = self.work(bucket, parts)
+        results = [job(self.link) for job in work.jobs]
+        if work.small:
+            reduce_joined(self.link, work.small)
+        self.finish(work, results)
+
+    def _chunks(self, parts: Sequence[Part], grain: int | None) -> list[list[Slice]]:
+        numel = sum(part.values.numel() for part in parts)
+        count = -(-numel // self.chunk)
+        return [chunk for chunk in cut(whole(parts), grain, count) if chunk]
 
     def _is_alone(self, part: Part) -> bool:
         return not self.codec.trusts(self.failure_rates.get(part.tensor))
 
-    def _learn(self, parts: Sequence[Part], rates: dict[int, float]) -> None:
+    def _learn_rates(
+        self, chunks: Sequence[Sequence[Slice]], results: Sequence[dict[int, float]]
+    ) -> None:
         """Count what went wrong, and remember how likely that is. Ranks agree on all of it."""
-        for part in parts:
-            if part.tensor not in rates:
-                continue
-            rate, known = rates[part.tensor], part.tensor in self.failure_rates
-            dependent = self.codec.num_dependent(self.link.size)
-            if not part.alone:
-                self.expected_failures += rate * part.values.numel() * dependent
-            elif known:
-                self.fallbacks += 1
-            if not self.codec.trusts(rate) and not self._has_warned:
-                self._warn(part.tensor, rate)
-            self.failure_rates[part.tensor] = rate
+        parts: dict[int, Part] = {}
+        wrong: dict[int, float] = {}
+        for chunk, rates in zip(chunks, results, strict=True):
+            for piece in chunk:
+                tensor = piece.part.tensor
+                parts[tensor] = piece.part
+                wrong[tensor] = wrong.get(tensor, 0.0) + rates[tensor] * piece.numel
+        for tensor, part in parts.items():
+            self._learn_rate(part, wrong[tensor])
+
+    def _learn_rate(self, part: Part, wrong: float) -> None:
+        rate, known = wrong / part.values.numel(), part.tensor in self.failure_rates
+        if not part.alone:
+            self.expected_failures += wrong * self.codec.num_dependent(self.link.size)
+        elif known:
+            self.fallbacks += 1
+        if not self.codec.trusts(rate) and not self._has_warned:
+            self._warn(part.tensor, rate)
+        self.failure_rates[part.tensor] = rate
 
     def _warn(self, tensor: int, rate: float) -> None:
         self._has_warned = True
@@ -118,44 +167,35 @@ class Reducer:
             stacklevel=2,
         )
 
-    def _reduce_raw(self, values: Tensor) -> None:
-        """The mean as plain DDP takes it: product, then sum, in the gradient's own type."""
-        with self.link.account.timed("encode"):
-            values.mul_(1.0 / self.link.size)
-        self.link.account.message(values.numel(), values.numel() * values.element_size())
-        self.link.all_reduce(values)
+    def _learning_work(self, learner: Learner, coded: Sequence[Part], small: list[Tensor]) -> Work:
+        key = Key(seed=self.seed, step=self.step)
+        chunks = self._chunks(coded, None)
+        jobs = [
+            partial(self._reduce_learning, learner, [piece.part for piece in chunk], key)
+            for chunk in chunks
+        ]
+        return Work(jobs, small, chunks)
 
-    def _reduce_raw_parts(self, raw: Sequence[Tensor]) -> None:
-        """The same in one message for several."""
-        if raw:
-            joined = torch.cat(list(raw))
-            self._reduce_raw(joined)
-            means = torch.split(joined, [values.numel() for values in raw])
-            for values, mean in zip(raw, means, strict=True):
-                values.copy_(mean)
-
-    def _reduce_learning(self, learner: Learner, bucket: Tensor, parts: Sequence[Part]) -> None:
+    def _reduce_learning(
+        self, learner: Learner, parts: Sequence[Part], key: Key, link: Link
+    ) -> None:
         """Each part by what its state says: one message of terms, one of raw values."""
-        learned = [part for part in parts if self.is_coded(part.values)]
-        codecs = {part.tensor: learner.codec_for(part) for part in learned}
-        terms = [part for part in learned if codecs[part.tensor] is not None]
-        raw = [part for part in parts if codecs.get(part.tensor) is None]
-        due = {p.tensor: learner.share_due(p) for p in raw if p.tensor in self.residuals}
-        shares = {tensor: share for tensor, share in due.items() if share > 0}
-        self._add_shares(raw, shares)
-        if terms:
-            self._reduce_raw_parts([part.values for part in raw])
-        else:
-            self._reduce_raw(bucket)
-        self._take_shares(raw, shares)
+        codecs = {part.tensor: learner.codec_for(part) for part in parts}
+        raw = [part for part in parts if codecs[part.tensor] is None]
+        if raw:
+            due = {p.tensor: learner.share_due(p) for p in raw if p.tensor in self.residuals}
+            shares = {tensor: share for tensor, share in due.items() if share > 0}
+            self._add_shares(raw, shares)
+            reduce_joined(link, [part.values for part in raw])
+            self._take_shares(raw, shares)
+        terms = [part for part in parts if codecs[part.tensor] is not None]
         remarks: dict[int, tuple[float, ...]] = dict.fromkeys(codecs, ())
         if terms:
             each = [codec for codec in codecs.values() if codec is not None]
-            coded = [replace(part, residual=self._residual(part)) for part in terms]
-            key = Key(seed=self.seed, step=self.step)
-            said = collectives.sum_terms(self.link, each, coded, key)
+            pieces = whole([replace(part, residual=self._residual(part)) for part in terms])
+            said = collectives.sum_terms(link, each, pieces, key)
             remarks.update(zip((part.tensor for part in terms), said, strict=True))
-        learner.learn(learned, [remarks[part.tensor] for part in learned])
+        learner.learn(link, parts, [remarks[part.tensor] for part in parts])
 
     def _add_shares(self, parts: Sequence[Part], shares: dict[int, float]) -> None:
         for part in parts:

@@ -18,3 +18,8 @@ def room(name: str, numel: int, dtype: torch.dtype, device: torch.device) -> Ten
     if found is None or found.numel() < numel:
         found = rooms[name, dtype, device] = torch.empty(numel, dtype=dtype, device=device)
     return found[:numel]
+
+
+def held_nbytes() -> int:
+    """Bytes of scratch memory that this thread has."""
+    return sum(found.nbytes for found in _local.__dict__.get("rooms", {}).values())

@@ -1,0 +1,45 @@
+"""How a codec's payloads travel: `all_reduce`, `all_gather`, `two_shot`, `code_reduce`.
+
+Each replaces the gradients of a list of slices by their mean over the workers. `simulate` says in
+one process what that mean is; the others must give the same bits on every rank.
+
+- `all_reduce` sums payloads in the network: for a `SummableCodec` and no other.
+- `all_gather` sends every payload to everyone: traffic grows with the workers; best for two.
+- `two_shot` cuts the slices into shards, one owned by each worker. Payloads of a shard go to its
+  owner (first shot), who decodes, averages and encodes again for all (second shot). A worker
+  sends about two payloads however many workers there are.
+- `code_reduce` is a `two_shot` whose owners add codes without decoding them: for a
+  `ReducibleCodec` and no other.
+
+Each returns the failure rate of every parameter (`Codec.failure_rate`), the same on all ranks;
+none if the codec's payloads do not depend on each other.
+
+Random streams are keyed by parameter and position in it, so the mean does not depend on how
+parameters are gathered into buckets or cut into slices and shards.
+"""
+
+from __future__ import annotations
+
+from gradwire.collectives.choice import check, choose
+from gradwire.collectives.payloads import all_gather, two_shot
+from gradwire.collectives.simulation import simulate
+from gradwire.collectives.terms import all_reduce, code_reduce, sum_terms
+
+COLLECTIVES = {
+    "all_reduce": all_reduce,
+    "all_gather": all_gather,
+    "two_shot": two_shot,
+    "code_reduce": code_reduce,
+}
+
+__all__ = [
+    "COLLECTIVES",
+    "all_gather",
+    "all_reduce",
+    "check",
+    "choose",
+    "code_reduce",
+    "simulate",
+    "sum_terms",
+    "two_shot",
+]

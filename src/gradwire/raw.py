@@ -1,0 +1,61 @@
+"""Parameters that travel raw, gathered over the buckets of a step into one message.
+
+Each is small; sent with its own bucket it would cost a round trip, and there may be many buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+
+from gradwire.link import Link
+
+
+class SmallParts:
+    """What waits to be sent, and the future of its mean."""
+
+    def __init__(self) -> None:
+        self.done: Future[Any] = Future()
+        self._waiting: list[Tensor] = []
+
+    @property
+    def numel(self) -> int:
+        """How many values wait."""
+        return sum(values.numel() for values in self._waiting)
+
+    def add(self, values: Sequence[Tensor]) -> None:
+        """Let `values` wait."""
+        self._waiting += values
+
+    def job(self) -> Callable[[Link], None]:
+        """Replace everything that waits by its mean over the workers."""
+
+        def reduce(link: Link) -> None:
+            for dtype in dict.fromkeys(values.dtype for values in self._waiting):
+                reduce_joined(link, [v for v in self._waiting if v.dtype == dtype])
+
+        return reduce
+
+
+def reduce_raw(link: Link, values: Tensor) -> None:
+    """The mean as plain DDP takes it: product, then sum, in the gradient's own type."""
+    with link.account.timed("encode"):
+        values.mul_(1.0 / link.size)
+    link.account.message(values.numel(), values.numel() * values.element_size())
+    link.all_reduce(values)
+
+
+def reduce_joined(link: Link, tensors: Sequence[Tensor]) -> None:
+    """The same for several tensors of one type in one message."""
+    if len(tensors) == 1:
+        reduce_raw(link, tensors[0])
+        return
+    joined = torch.cat(list(tensors))
+    reduce_raw(link, joined)
+    means = torch.split(joined, [values.numel() for values in tensors])
+    for values, mean in zip(tensors, means, strict=True):
+        values.copy_(mean)
