@@ -445,9 +445,9 @@ def count_bytes(rank, numel):
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_bytes_are_those_of_the_norms_and_the_fields(worlds, size):
     numel = 512 * 96
-    nbytes = 4 * numel // 512 + gw.GlobalQSGD().term_nbytes(numel, size)
+    norms, term = 4 * numel // 512, gw.GlobalQSGD().term_nbytes(numel, size)
     for sent in worlds[size].run(count_bytes, numel):
-        assert sent == 2 * (size - 1) * nbytes // size
+        assert sent == (size - 1) * norms + 2 * (size - 1) * term // size
 
 
 @pytest.mark.parametrize(

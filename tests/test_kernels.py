@@ -55,7 +55,12 @@ def run(backend, x, levels, width, block, norm):
     written, added = torch.empty(x.numel()), torch.ones(x.numel())
     backend.dequantize(scales, codes, written, **options)
     backend.dequantize(scales, codes, added, **options, weight=1 / 3, accumulate=True)
-    return scales, codes, written, added
+    others = codes.flip(0).bitwise_and(codes)
+    means = [torch.empty(x.numel()) for _ in range(4)]
+    for count, mean in enumerate(means, start=1):
+        backend.dequantize_mean([scales] * count, [codes, others, codes, codes][:count], mean,
+                                **options)  # fmt: skip
+    return scales, codes, written, added, *means
 
 
 @pytest.mark.parametrize("width", range(2, 9))
@@ -103,7 +108,7 @@ def test_extremes_stay_within_their_levels(levels):
     x = torch.randn(512 * 400, generator=torch.Generator().manual_seed(2)).view(-1, 512)
     x[:, ::2] = x.abs().amax(1, keepdim=True) * torch.tensor([1.0, -1.0]).repeat(128)
     x = x.reshape(-1)
-    scales, codes, written, _ = run(cpu, x, levels, 8, 512, "max")
+    scales, codes, written, *_ = run(cpu, x, levels, 8, 512, "max")
     assert int(codes.max()) <= 2 * levels
     top = scales.repeat_interleave(512)[::2]
     torch.testing.assert_close(written[::2].abs(), top, rtol=1e-6, atol=0)

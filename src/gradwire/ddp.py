@@ -18,7 +18,7 @@ from gradwire.learning import Layout
 from gradwire.link import Account, Link
 from gradwire.parts import Part
 from gradwire.raw import SmallParts
-from gradwire.reducer import CHUNK, Reducer, Work
+from gradwire.reducer import Reducer, Work
 
 
 @dataclass(frozen=True)
@@ -207,8 +207,8 @@ def attach(
     error_feedback: bool | None = None,
     min_numel: int = 10_000,
     seed: int = 0,
-    lanes: int = 2,
-    chunk: int = CHUNK,
+    lanes: int = 3,
+    chunk: int | None = None,
 ) -> Handle:
     """Reduce the gradients of `module` through `codec`. Call it once, on every rank alike.
 
@@ -217,10 +217,11 @@ def attach(
     min_numel: parameters with fewer values travel raw.
     seed: of the random streams; runs with the same seed and data are the same bit for bit.
     lanes: threads that encode, exchange and decode; more overlap more and take more memory.
-    chunk: values that a lane takes at a time. Neither changes the result.
+    chunk: values that a lane takes at a time; by default 2^19 for each worker. Neither changes the
+        result.
     """
     _check_module(module, codec)
-    if lanes < 1 or chunk < 1:
+    if lanes < 1 or (chunk is not None and chunk < 1):
         raise ValueError(f"`lanes` and `chunk` must be at least 1, got {lanes} and {chunk}.")
     links = [Link(_own_group(module.process_group)) for _ in range(lanes)]
     settings = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 
@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+_FEW = 8
+"""Up to so many workers, a small message is sent to each; among more it would be too many."""
 
 
 @dataclass
@@ -81,11 +83,53 @@ class Link:
         return self.room(name, 4 * numel).view(torch.float32)
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
-        """Combine `tensor` over the workers, in place. A ring sends it twice less a share."""
-        if self.size > 1:
+        """Combine `tensor` over the workers, in place.
+
+        A ring, the backend's own way, sends it twice less a share, in 2 (n - 1) steps one after
+        the other. Over gloo two ways are faster and give the same bits: integers are summed by
+        owners of shards, in two steps and for as many bytes; maxima, which are few, are sent to
+        everyone, in one step. Floats go round the ring, so that their sums are plain DDP's.
+        """
+        direct = self.size > 2 and dist.get_backend(self.group) == "gloo"
+        if self.size == 1:
+            return
+        if direct and op == "max" and self.size <= _FEW:
+            self._max_by_gathering(tensor)
+        elif direct and op == "sum" and not tensor.is_floating_point():
+            self._sum_by_shards(tensor)
+        else:
             sent = 2 * (self.size - 1) * tensor.numel() * tensor.element_size() // self.size
             with self._sending(sent):
                 dist.all_reduce(tensor, _OPS[op], group=self.group)
+
+    def _max_by_gathering(self, tensor: Tensor) -> None:
+        with self._sending((self.size - 1) * tensor.nbytes):
+            nbytes = self.size * tensor.nbytes
+            rows = self.room("maxima", nbytes).view(tensor.dtype).view(self.size, -1)
+            self._share(list(rows), tensor)
+            torch.amax(rows, 0, out=tensor)
+
+    def _sum_by_shards(self, tensor: Tensor) -> None:
+        shards = list(torch.tensor_split(tensor, self.size))
+        sizes, mine = [shard.numel() for shard in shards], shards[self.rank]
+        others = tensor.nbytes - mine.nbytes
+        received = self.room("shards", self.size * mine.nbytes).view(tensor.dtype)
+        with self._sending(others + (self.size - 1) * mine.nbytes):
+            mine_of_each = [mine.numel()] * self.size
+            dist.all_to_all_single(received, tensor, mine_of_each, sizes, group=self.group)
+            torch.sum(received.view(self.size, -1), 0, dtype=tensor.dtype, out=mine)
+            self._share(shards, mine)
+
+    def _share(self, rows: Sequence[Tensor], own: Tensor) -> None:
+        """Send `own` to every worker, and fill `rows` with what each has sent."""
+        others = [(self.rank + hop) % self.size for hop in range(1, self.size)]
+        works = [dist.irecv(rows[i], group=self.group, group_src=i) for i in reversed(others)]
+        works += [dist.isend(own, group=self.group, group_dst=i) for i in others]
+        if rows[self.rank].data_ptr() != own.data_ptr():
+            rows[self.rank].copy_(own)
+        for work in works:
+            assert work is not None
+            work.wait()
 
     def all_gather(self, out: Tensor, tensor: Tensor) -> None:
         """Fill `out` with every worker's `tensor`, in the order of ranks."""

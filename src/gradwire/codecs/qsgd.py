@@ -34,6 +34,7 @@ decodes to NaN. Derivations and measured tables: docs/codecs/qsgd.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +135,19 @@ class QSGD(Codec):
         kernels.select(out.device).dequantize(
             scales, codes, out, levels=self.num_levels, width=self._wire.width,
             block=self.block, weight=weight, accumulate=accumulate,
+        )  # fmt: skip
+
+    def aggregate_into(
+        self, payloads: Sequence[Tensor], out: Tensor, keys: Sequence[Key], offset: int = 0
+    ) -> None:
+        """See `Codec.aggregate_into`; packed payloads are decoded and averaged in one pass."""
+        if self.wire != "packed":
+            super().aggregate_into(payloads, out, keys, offset)
+            return
+        pairs = [self._wire.decode(payload, out.numel()) for payload in payloads]
+        kernels.select(out.device).dequantize_mean(
+            [scales for scales, _ in pairs], [codes for _, codes in pairs], out,
+            levels=self.num_levels, width=self._wire.width, block=self.block,
         )  # fmt: skip
 
     @property

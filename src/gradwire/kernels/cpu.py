@@ -8,6 +8,8 @@ the blocks of a large vector over a small pool of threads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -61,6 +63,7 @@ __all__ = [
     "dequantize",
     "dequantize_dithered",
     "dequantize_fields",
+    "dequantize_mean",
     "elias_decode",
     "elias_encode",
     "elias_sizes",
@@ -142,6 +145,33 @@ def _dequantize(scales, packed, out, levels, width, block, ratio, accumulate):  
                     target[i] = level(code[i], zero) * unit
 
 
+@jit
+def _dequantize_two(  # type: ignore[no-untyped-def]
+    scales, packed, more_scales, more_packed, out, levels, width, block, ratio, accumulate
+):
+    codes, more_codes = np.empty(TILE, np.uint8), np.empty(TILE, np.uint8)
+    span = min(block, TILE)
+    zero = np.int32(levels)
+    for at in range(0, len(out), TILE):
+        count = min(TILE, len(out) - at)
+        size, start = -(-count // 8) * 8, at // 8 * width
+        unpack_tile(packed[start:], size, width, codes)
+        unpack_tile(more_packed[start:], size, width, more_codes)
+        for a in range(0, count, span):
+            b = min(a + span, count)
+            unit = scales[(at + a) // block] * ratio
+            more_unit = more_scales[(at + a) // block] * ratio
+            code, more_code, target = codes[a:b], more_codes[a:b], out[at + a : at + b]
+            if accumulate:
+                for i in range(b - a):
+                    first = target[i] + level(code[i], zero) * unit
+                    target[i] = first + level(more_code[i], zero) * more_unit
+            else:
+                for i in range(b - a):
+                    first = level(code[i], zero) * unit
+                    target[i] = first + level(more_code[i], zero) * more_unit
+
+
 def philox(counter: Tensor, key: Key) -> Tensor:
     """See `reference.philox`; for tests, the other kernels make their random bits in place."""
     out = np.empty((4, counter.numel()), np.uint32)
@@ -211,5 +241,32 @@ def dequantize(
         part_scale, part_packed = scale[start // size :], packed[packed_nbytes(start, width) :]
         part = values[start:stop]
         _dequantize(part_scale, part_packed, part, levels, width, size, ratio, accumulate)
+
+    spread(out.numel(), size, run)
+
+
+def dequantize_mean(
+    scales: Sequence[Tensor],
+    codes: Sequence[Tensor],
+    out: Tensor,
+    *,
+    levels: int,
+    width: int,
+    block: int | None,
+) -> None:
+    """See `reference.dequantize_mean`. Two at a time are one pass over `out`."""
+    rows, packed, values = [array(s) for s in scales], [array(c) for c in codes], array(out)
+    size, ratio = block or max(out.numel(), TILE), np.float32(1 / len(rows) / levels)
+
+    def run(start: int, stop: int) -> None:
+        a, b, part = start // size, packed_nbytes(start, width), values[start:stop]
+        for i in range(0, len(rows) - 1, 2):
+            _dequantize_two(
+                rows[i][a:], packed[i][b:], rows[i + 1][a:], packed[i + 1][b:], part,
+                levels, width, size, ratio, i > 0,
+            )  # fmt: skip
+        if len(rows) % 2:
+            last, last_packed = rows[-1][a:], packed[-1][b:]
+            _dequantize(last, last_packed, part, levels, width, size, ratio, len(rows) > 1)
 
     spread(out.numel(), size, run)

@@ -6,6 +6,8 @@ random bits and packed codes is in `layout.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -40,7 +42,7 @@ __all__ = [
     "count_bits",
     "dequantize",
     "dequantize_dithered",
-    "dequantize_fields",
+    "dequantize_fields", "dequantize_mean",
     "elias_decode",
     "elias_encode",
     "elias_sizes",
@@ -113,3 +115,20 @@ def dequantize(
         values = level * (tiles.scale_of_values(scales, start, rows, size, block) * ratio)
         values = values.view(-1)[: stop - start]
         out[start:stop] = out[start:stop] + values if accumulate else values
+
+
+def dequantize_mean(
+    scales: Sequence[Tensor],
+    codes: Sequence[Tensor],
+    out: Tensor,
+    *,
+    levels: int,
+    width: int,
+    block: int | None,
+) -> None:
+    """Write the mean of several to `out`, added up in their order."""
+    for i, (scale, packed) in enumerate(zip(scales, codes, strict=True)):
+        dequantize(
+            scale, packed, out, levels=levels, width=width, block=block, weight=1 / len(scales),
+            accumulate=i > 0,
+        )  # fmt: skip
