@@ -1,0 +1,157 @@
+"""One worker of `links.py`: every variant in turn, timed. Started by it, not by hand."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire as gw
+from gradwire.lab.tasks import TASKS
+
+WARM_UP_STEPS = 3  # DDP lays out its buckets anew after the first
+LEAST_STEPS = 3
+WIDTH, OUTPUTS, BATCH = 2048, 200, 16
+INPUT_RANK = WIDTH // 8  # inputs of every layer, so rows of its gradient, lie in so many dimensions
+
+
+def main() -> None:
+    options = parse_arguments()
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://{options.master}", rank=options.rank, world_size=options.world
+    )
+    for _ in range(options.rounds):
+        for variant in options.variant:
+            measure(variant, options)
+    dist.destroy_process_group()
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--world", type=int, required=True)
+    parser.add_argument("--master", required=True)
+    parser.add_argument("--iface", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("variant", nargs="+")
+    return parser.parse_args()
+
+
+def mlp() -> tuple[nn.Module, torch.Tensor]:
+    """25.6 M parameters, linear, on inputs of low rank."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(WIDTH, WIDTH) for _ in range(6)] + [nn.Linear(WIDTH, OUTPUTS)]
+    subspace = torch.randn(INPUT_RANK, WIDTH) / WIDTH**0.5
+    torch.manual_seed(1 + dist.get_rank())
+    return nn.Sequential(*layers), torch.randn(BATCH, INPUT_RANK) @ subspace
+
+
+def cnn() -> tuple[nn.Module, torch.Tensor]:
+    """The lab's CNN, on its own data."""
+    task = TASKS["mnist-cnn"]
+    torch.manual_seed(0)
+    model, images = task.model(), task.data(None).train.inputs
+    torch.manual_seed(1 + dist.get_rank())
+    return model, images[torch.randperm(len(images))[: task.batch]]
+
+
+MODELS = {"mlp": mlp, "cnn": cnn}
+
+
+def measure(variant: str, options: argparse.Namespace) -> None:
+    """Print, on rank 0, the seconds of each step, and the bytes of one."""
+    model, inputs = MODELS[options.model]()
+    ddp = DistributedDataParallel(
+        model, gradient_as_bucket_view=True, bucket_cap_mb=1000 if variant == "powersgd" else None
+    )
+    handle = attach(ddp, variant)
+    exchange = variant != "compute alone"
+    for _ in range(WARM_UP_STEPS):
+        step(ddp, inputs, exchange)
+    on_wire, in_stats = sent_bytes(options.iface), handle.stats().bytes_sent if handle else 0
+    seconds: list[float] = []
+    while goes_on(seconds, options):
+        seconds.append(step(ddp, inputs, exchange))
+    wire_bytes = (sent_bytes(options.iface) - on_wire) / len(seconds)
+    row = {"what": variant, "seconds": seconds, "wire_bytes": wire_bytes}
+    if handle:
+        stats = handle.stats()
+        row["stats_bytes"] = (stats.bytes_sent - in_stats) / len(seconds)
+        row["buffer_bytes"], row["residual_bytes"] = stats.buffer_bytes, stats.residual_bytes
+        handle.close()
+    if options.rank == 0:
+        print(json.dumps(row), flush=True)
+
+
+def attach(ddp: DistributedDataParallel, variant: str) -> gw.Handle | None:
+    if variant in ("compute alone", "plain DDP"):
+        return None
+    if variant == "fp16 hook":
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        return None
+    if variant == "powersgd":
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4)
+        state.start_powerSGD_iter = 2
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        return None
+    codec = gw.parse(variant)
+    handle = gw.attach(ddp, codec)
+    if isinstance(codec, gw.GradiVeQ):
+        compress(handle, ddp.module)
+    return handle
+
+
+def compress(handle: gw.Handle, model: nn.Module) -> None:
+    """Put GradiVeQ into its compress phase, with the true axes of each layer's inputs."""
+    torch.manual_seed(0)
+    for module in model.modules():  # as many draws as `mlp` makes, to get at its subspace
+        if isinstance(module, nn.Linear):
+            nn.Linear(module.in_features, module.out_features)
+    axes = torch.randn(INPUT_RANK, WIDTH)
+    state = handle.state_dict()
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Linear):
+            continue
+        basis = torch.linalg.qr(axes.T).Q.T.contiguous()
+        subspace = {"phase": "compress", "basis": basis, "mean": torch.zeros(module.weight.shape)}
+        state["learned"]["states"][f"{name}.weight"] = subspace
+        axes = axes @ module.weight.detach().T
+    handle.load_state_dict(state)
+
+
+def step(ddp: DistributedDataParallel, inputs: torch.Tensor, exchange: bool) -> float:
+    ddp.zero_grad()
+    dist.barrier()
+    start = time.perf_counter()
+    with contextlib.nullcontext() if exchange else ddp.no_sync():
+        ddp(inputs).square().mean().backward()
+    return time.perf_counter() - start
+
+
+def goes_on(seconds: list[float], options: argparse.Namespace) -> bool:
+    """Rank 0 decides for all: enough steps, or enough of them and of time."""
+    enough = len(seconds) >= options.steps
+    enough |= len(seconds) >= LEAST_STEPS and sum(seconds) > options.seconds
+    decision = torch.tensor(enough)
+    dist.broadcast(decision, 0)
+    return not decision.item()
+
+
+def sent_bytes(iface: str) -> int:
+    return int(Path(f"/sys/class/net/{iface}/statistics/tx_bytes").read_text())
+
+
+if __name__ == "__main__":
+    main()
