@@ -136,6 +136,10 @@ class QSGD(Codec):
             block=self.block, weight=weight, accumulate=accumulate,
         )  # fmt: skip
 
+    def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
+        """Scales and codes."""
+        return self._wire.anatomy(payload, numel)
+
     @property
     def _wire(self) -> Wire:
         return Wire(self.wire, self.bits, self.num_levels, self.block)
