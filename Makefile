@@ -7,7 +7,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CODECS := -c none -c fp16 -c bf16 -c qsgd:bits=4 -c qsgd:bits=2,block=128 -c qsgd:bits=4,wire=zstd \
 	-c dqsg -c ndqsg -c global-qsgd -c global-qsgd:dither=exponential -c fft \
-	-c gradiveq:energy=0.9,warmup_steps=10,train_steps=20
+	-c gradiveq:energy=0.8,warmup_steps=10,train_steps=30
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test check bench docs clean
