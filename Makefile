@@ -5,7 +5,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-CODECS := -c none -c fp16 -c qsgd:bits=4 -c qsgd:bits=2,block=128 -c qsgd:bits=4,wire=zstd
+CODECS := -c none -c fp16 -c bf16 -c qsgd:bits=4 -c qsgd:bits=2,block=128 -c qsgd:bits=4,wire=zstd \
+	-c dqsg -c ndqsg -c global-qsgd -c global-qsgd:dither=exponential -c fft \
+	-c gradiveq:energy=0.8,warmup_steps=10,train_steps=30
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test check bench docs clean
@@ -21,7 +23,7 @@ venv: .venv/.stamp
 	touch $@
 
 demo: venv
-	$(BIN)/gradwire train --task mnist-cnn --workers 4 $(CODECS) --report demo-report
+	$(BIN)/gradwire train --task mnist-cnn --workers 4 --steps 100 $(CODECS) --report demo-report
 
 test: venv
 	$(BIN)/pytest
@@ -32,9 +34,7 @@ check: venv
 	$(BIN)/mypy
 
 bench: venv
-	$(BIN)/gradwire bench -c qsgd:bits=4 -c qsgd:bits=2,block=128 -c qsgd:bits=8 \
-		-c qsgd:bits=4,wire=zstd -c qsgd:levels=1,norm=l2,wire=elias -c fp16 -c none \
-		-c dqsg -c dqsg:bits_per_value=2.0 -c global-qsgd -c global-qsgd:dither=subtractive -c fft
+	$(BIN)/gradwire bench
 
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -7,6 +7,7 @@ import torch
 
 from gradwire.bench import Bench, Row, Setup, eager_qsgd
 from gradwire.bench_command import CODECS
+from gradwire.codecs import REGISTRY, parse
 from gradwire.kernels import cpu
 
 FIELDS = {
@@ -31,6 +32,17 @@ def measure(*specs: str, **changes) -> list[Row]:
 def test_a_row_for_every_codec_as_it_was_typed():
     specs = [*CODECS, "qsgd:levels=7"]
     assert [row.codec for row in measure(*specs)] == specs
+
+
+def test_every_codec_is_measured_by_default():
+    assert {parse(spec).name for spec in CODECS} == set(REGISTRY)
+
+
+def test_a_codec_that_learns_is_measured_in_its_compress_phase():
+    """Random axes keep their share of noise: one in eight, and the 369 values of the tail."""
+    (row,) = measure("gradiveq")
+    assert row.bits_per_value == 32 * (136 * 64 + 369) / 70_001
+    assert abs(row.nmse - 7 / 8) < 0.01
 
 
 def test_ratios_are_quotients():

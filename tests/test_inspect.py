@@ -8,7 +8,9 @@ import typer
 from typer.testing import CliRunner
 
 import gradwire as gw
+from gradwire.codecs import REGISTRY
 from gradwire.inspect_command import inspect
+from gradwire.wire import Message
 from laws import EXAMPLES
 
 app = typer.Typer()
@@ -37,6 +39,54 @@ def test_the_budget_adds_up(spec, shape, tmp_path):
     assert (said["codec"], said["shape"]) == (str(gw.parse(spec)), list(shape))
     if said["numel"]:
         assert said["bits_per_value"]["total"] == 8 * total / said["numel"] == 32 * said["ratio"]
+
+
+SPLIT = {
+    "none": ["values"],
+    "bf16": ["values"],
+    "qsgd": ["scales", "codes"],
+    "qsgd:bits=4,wire=zstd": ["scales", "codes"],
+    "qsgd:bits=4,wire=elias": ["mark", "scales", "codes"],
+    "dqsg": ["scales", "codes"],
+    "dqsg:step=1.2": ["head", "scales", "codes"],
+    "ndqsg": ["head", "scales", "codes"],
+    "global-qsgd": ["scales", "codes"],
+    "global-qsgd:dither=exponential": ["scales", "codes"],
+    "fft": ["head", "coefficients", "gaps"],
+    "fft:drop=0.5": ["head", "coefficients", "bitmap"],
+    "fft:drop=0": ["head", "coefficients"],
+    "fft:wire=zstd": ["head", "frame"],
+    "gradiveq": ["values"],
+}
+
+
+def test_every_codec_is_split():
+    assert {gw.parse(spec).name for spec in SPLIT} | {"fp16"} == set(REGISTRY)
+
+
+@pytest.mark.parametrize("spec", SPLIT)
+def test_what_the_parts_are(spec):
+    codec, numel = gw.parse(spec), 5000
+    message = gw.encode(codec, torch.randn(numel, generator=torch.Generator().manual_seed(0)))
+    parts = Message.read(message).anatomy()
+    assert list(parts) == ["header", *SPLIT[spec], "checksum"]
+    assert sum(parts.values()) == len(message)
+    if "scales" in parts:
+        assert parts["scales"] == 4 * -(-numel // codec.block)
+    if "coefficients" in parts:
+        kept = numel - int(codec.drop * numel)
+        assert parts["coefficients"] == -(-kept // 8) * codec.bits
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPLIT if "values" not in SPLIT[spec]])
+def test_a_payload_too_short_for_its_parts_is_refused(spec):
+    with pytest.raises(ValueError, match=r"bytes, expected \d+"):
+        gw.parse(spec).anatomy(torch.zeros(3, dtype=torch.uint8), 5000)
+
+
+def test_blocks_that_were_not_finite_are_a_part():
+    message = gw.encode(gw.parse("fft"), torch.full((5000,), torch.nan))
+    assert Message.read(message).anatomy()["spoilt"] == 3  # a bit for each of 20 blocks
 
 
 def test_what_is_printed(message, tmp_path):

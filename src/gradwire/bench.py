@@ -9,6 +9,8 @@ the figures shown.
 
 All buffers are allocated and touched, and all kernels compiled, before the clock starts: in
 training they are reused at every step. What a codec allocates for itself inside a call counts.
+
+Of noise nothing can be learned, so a codec that learns is measured by `LearningCodec.example`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from torch import Tensor
 from gradwire.codec import Codec, Key
 from gradwire.codecs import parse
 from gradwire.kernels import cpu
+from gradwire.learning import LearningCodec
 
 EAGER_LEVELS, EAGER_BLOCK = 7, 512
 """The eager baseline is the twin of ``qsgd:bits=4``."""
@@ -147,6 +150,8 @@ class Bench:
         return turns if rounds % EAGER_EVERY else [self.eager, *turns]
 
     def _subject(self, spec: str, codec: Codec) -> Subject:
+        if isinstance(codec, LearningCodec):
+            codec = codec.example(self.setup.numel)
         room = torch.empty(codec.max_nbytes(self.setup.numel), dtype=torch.uint8).zero_()
         encode = partial(codec.encode_into, self.x, room, self.key)
         payload = room[: encode()]

@@ -165,6 +165,13 @@ class Codec(ABC):
         self.decode_into(payload, out, key)
         return out
 
+    def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
+        """The bytes of each part of the payload of `numel` values, in their order.
+
+        Raises `ValueError` if it is too short to have them.
+        """
+        return {"payload": payload.numel()}
+
     def settings(self) -> dict[str, Any]:
         """The settings that differ from their defaults, ready for JSON."""
         defaults = {field.name: field.default for field in fields(self)}
@@ -254,6 +261,14 @@ def check_input(x: Tensor) -> None:
         raise TypeError(
             f"a codec takes float32, float16 or bfloat16, got {x.dtype}; convert it first."
         )
+
+
+def sizes_up_to(rest: str, payload: Tensor, **parts: int) -> dict[str, int]:
+    """For `Codec.anatomy`: parts of known sizes, and what is left of the payload as `rest`."""
+    known = sum(parts.values())
+    if payload.numel() < known:
+        raise ValueError(f"the payload has {payload.numel()} bytes, expected {known} or more.")
+    return {**parts, rest: payload.numel() - known}
 
 
 def check_size(payload: Tensor, expected: int) -> None:

@@ -10,10 +10,8 @@ from typing import IO, Annotated, Any
 import typer
 from rich.table import Table
 
-from gradwire.codecs.qsgd import QSGD
-from gradwire.kernels.layout import num_blocks
 from gradwire.output import JsonFile, check_writable, console, refusing, write_json
-from gradwire.wire import CHECKSUM_NBYTES, MAX_HEADER_NBYTES, VERSION, Header, Message, WireError
+from gradwire.wire import MAX_HEADER_NBYTES, VERSION, Header, Message, WireError
 
 STDIN = Path("-")
 BAD_MESSAGE = 1
@@ -77,7 +75,8 @@ def describe(message: Message) -> dict[str, Any]:
     {'header': 56, 'scales': 8, 'codes': 500, 'checksum': 4, 'total': 568}
     """
     header = message.header
-    parts = _parts(message)
+    parts = message.anatomy()
+    parts["total"] = sum(parts.values())
     return {
         "version": VERSION,
         "codec": str(message.codec),
@@ -90,17 +89,6 @@ def describe(message: Message) -> dict[str, Any]:
         "bits_per_value": {name: _per(8 * size, header.numel) for name, size in parts.items()},
         "ratio": _per(parts["total"], 4 * header.numel),
     }
-
-
-def _parts(message: Message) -> dict[str, int]:
-    """The bytes of each part of a message, in order, and of all."""
-    codec, payload = message.codec, message.header.payload_nbytes
-    parts = {"payload": payload}
-    if isinstance(codec, QSGD):
-        scales = min(4 * num_blocks(message.header.numel, codec.block), payload)
-        parts = {"scales": scales, "codes": payload - scales}
-    parts = {"header": message.header.nbytes, **parts, "checksum": CHECKSUM_NBYTES}
-    return {**parts, "total": sum(parts.values())}
 
 
 def _per(amount: int, count: int) -> float | None:

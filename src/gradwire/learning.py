@@ -117,5 +117,12 @@ class LearningCodec(SummableCodec, Generic[S]):
         """The state with the lesson learned."""
 
     @abstractmethod
+    def example(self, numel: int) -> SummableCodec:
+        """What might encode a step of `numel` values once it has learned.
+
+        Nothing was learned for it, so it is good for measuring time and for nothing else.
+        """
+
+    @abstractmethod
     def describe(self, state: S) -> str:
         """The state in a few words, for `Stats`."""

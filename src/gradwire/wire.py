@@ -158,6 +158,14 @@ class Message:
         _check_payload_size(header, codec)
         return cls(header, codec, body[header.nbytes :])
 
+    def anatomy(self) -> dict[str, int]:
+        """The bytes of each part of the message, in their order."""
+        try:
+            inside = self.codec.anatomy(_tensor(self.payload), self.header.numel)
+        except _REFUSALS as error:
+            raise WireError(f"the payload does not have its parts: {error}") from error
+        return {"header": self.header.nbytes, **inside, "checksum": CHECKSUM_NBYTES}
+
 
 def encode(codec: Codec, x: Tensor, key: Key = _FIRST_KEY) -> bytes:
     """One message that holds `x`, of any shape, as `codec` has it with the randomness of `key`.

@@ -63,6 +63,10 @@ class Dense(SummableCodec):
         for part, half in pieces:
             part.add_(half.float(), alpha=weight)  # mixed types in one `add_` are slow
 
+    def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
+        """Nothing but values."""
+        return {"values": payload.numel()}
+
     def term_nbytes(self, numel: int, world: int) -> int:
         """As a payload."""
         return self.max_nbytes(numel)

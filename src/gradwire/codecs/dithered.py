@@ -211,6 +211,11 @@ class DQSG(Codec):
             block=self.block, key=key, offset=offset, weight=weight, accumulate=accumulate,
         )  # fmt: skip
 
+    def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
+        """A head if steps vary, then scales or steps, and codes."""
+        head = {"head": _HEAD} if self.levels is None else {}
+        return self._wire.anatomy(payload, numel, **head)
+
     @property
     def _zero(self) -> int:
         """The code of zero."""

@@ -175,6 +175,10 @@ class FFTSparse(Codec):
         energies = {domain: _energy(domain, sample, kept, self.block) for domain in DOMAINS}
         return max(energies, key=energies.__getitem__)
 
+    def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
+        """A head, the coefficients, and where they are."""
+        return self._wire.anatomy(payload, numel)
+
     @property
     def _wire(self) -> SparseWire:
         return SparseWire(self.bits, self.mantissa, self.block, self.wire == "zstd")

@@ -53,7 +53,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Key, SummableCodec, TermCodec, check_size
+from gradwire.codec import Key, SummableCodec, TermCodec, check_size, sizes_up_to
 from gradwire.codecs.resolution import most_levels, resolve, said
 from gradwire.kernels.fields import Dither, field_width, num_words
 from gradwire.kernels.layout import MIN_SCALE, check_block, grain_of, num_blocks
@@ -195,6 +195,10 @@ class GlobalQSGD(TermCodec):
             scales.view(torch.float32), codes, out, key, offset, world=1, total=True,
             weight=weight, accumulate=accumulate,
         )  # fmt: skip
+
+    def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
+        """Scales and codes."""
+        return sizes_up_to("codes", payload, scales=4 * num_blocks(numel, self.block))
 
     def _split(self, payload: Tensor, numel: int) -> tuple[Tensor, Tensor]:
         size = 4 * num_blocks(numel, self.block)

@@ -52,6 +52,7 @@ from gradwire.learning import Layout, LearningCodec, State
 
 _GROWTH = 4.0
 """Back to training when energy lost over energy sent has grown by this factor."""
+_EXAMPLE_RATIO = 8
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,12 @@ class GradiVeQ(Dense, LearningCodec[Subspace]):
 
     def codec_for(self, state: Subspace, layout: Layout) -> SummableCodec | None:
         """The projection, in a compress phase that has one."""
-        if state.basis is None or state.mean is None:
-            return None
+        return None if state.basis is None else self._projection(self._slicing(layout), state)
+
+    def _projection(self, slicing: Slicing, state: Subspace) -> Projection:
+        assert state.basis is not None and state.mean is not None
         inner = Identity() if self.inner is None else _inner(self.inner)
-        return Projection(self._slicing(layout), state.basis, state.mean, state.unit, inner)
+        return Projection(slicing, state.basis, state.mean, state.unit, inner)
 
     def share_due(self, state: Subspace) -> float:
         """All of the residual, in equal shares, while the phase lasts that is there for it."""
@@ -194,6 +197,16 @@ class GradiVeQ(Dense, LearningCodec[Subspace]):
             return Subspace("compress")
         basis, mean = lesson[:-1].view(-1, self._slicing(layout).size), self._mean(state)
         return Subspace("compress", basis=basis, mean=mean, unit=float(lesson[-1]))
+
+    def example(self, numel: int) -> SummableCodec:
+        """Slices of a vector by an eighth as many random axes."""
+        layout = Layout((numel,), (1,))
+        slicing = self._slicing(layout)
+        shape = slicing.size, -(-slicing.size // _EXAMPLE_RATIO)
+        axes = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        basis = torch.linalg.qr(axes).Q.T.contiguous()
+        mean = torch.full((slicing.count, slicing.size), 0.0)
+        return self._projection(slicing, Subspace("compress", basis=basis, mean=mean))
 
     def describe(self, state: Subspace) -> str:
         """The phase, and how far it compresses."""

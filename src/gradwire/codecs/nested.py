@@ -173,6 +173,10 @@ class NDQSG(Codec):
             )
         self.decode_plain(part, out, offset, weight=weight, accumulate=accumulate)
 
+    def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
+        """The head, scales and codes, plain or nested."""
+        return self._wire(False).anatomy(payload, numel, head=_HEAD)
+
     def aggregate_into(
         self, payloads: Sequence[Tensor], out: Tensor, keys: Sequence[Key], offset: int = 0
     ) -> None:

@@ -150,6 +150,10 @@ class QSGD(Codec):
             levels=self.num_levels, width=self._wire.width, block=self.block,
         )  # fmt: skip
 
+    def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
+        """Scales and codes."""
+        return self._wire.anatomy(payload, numel)
+
     @property
     def _wire(self) -> Wire:
         return Wire(self.wire, self.bits, self.num_levels, self.block)

@@ -14,19 +14,21 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import check_size
+from gradwire.codec import check_size, sizes_up_to
 from gradwire.codecs.rooms import room
 from gradwire.codecs.wires import compress, decompress
 from gradwire.kernels.layout import packed_nbytes
 from gradwire.kernels.rangefloat import fitted_base, is_base
 
 _HEADER = struct.Struct("<qqiBBBB")
+_PLACES = ("places", "bitmap", "gaps")
 _ALL, _BITMAP, _GAPS = range(3)
 _NOT_FINITE = 0x7F800000
 
@@ -43,6 +45,18 @@ class Places:
     def nbytes(self) -> int:
         """Bytes of all parts."""
         return sum(part.numel() for part in self.parts)
+
+
+class _Head(NamedTuple):
+    """The header of a payload."""
+
+    kept: int
+    places_nbytes: int
+    base: int
+    domain: int
+    form: int
+    rice: int
+    spoilt: int
 
 
 @dataclass(frozen=True)
@@ -117,25 +131,50 @@ class SparseWire:
 
     def read(self, payload: Tensor, numel: int) -> Kept:
         """What a payload of `numel` coefficients says; ValueError if it is not whole."""
-        if payload.numel() < _HEADER.size:
-            raise ValueError(
-                f"the payload has {payload.numel()} bytes, expected {_HEADER.size} or more."
-            )
-        fields = _HEADER.unpack(payload[: _HEADER.size].numpy().tobytes())
-        kept, places, base, domain, form, rice, spoilt = fields
-        if not (min(numel, 1) <= kept <= numel and 0 <= places <= bitmap_nbytes(numel)):
-            raise ValueError("the header promises more coefficients than there are.")
-        if self.bits is not None and not is_base(base, bits=self.bits, mantissa=self.mantissa):
-            raise ValueError("the header is damaged: its range is not one of finite values.")
-        if domain > 2 or form > _GAPS or rice > 15 or spoilt > 1:
-            raise ValueError("the header is damaged: it names no domain or form that there is.")
-        sizes = [self._values_nbytes(kept), self._spoilt_nbytes(numel) if spoilt else 0, places]
+        head = self._head(payload, numel)
+        sizes = list(self._sizes(head, numel).values())
         body = payload[_HEADER.size :]
         if self.zstd:
             body = decompress(body, sum(sizes))
         check_size(body, sum(sizes))
         codes, flags, index = torch.split(body, sizes)
-        return Kept(self, numel, kept, base, domain, form, rice, codes, flags, index)
+        return Kept(
+            self, numel, head.kept, head.base, head.domain, head.form, head.rice,
+            codes, flags, index,
+        )  # fmt: skip
+
+    def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
+        """See `Codec.anatomy`; of what zstd has compressed no parts are told apart."""
+        head = self._head(payload, numel)
+        if self.zstd:
+            return sizes_up_to("frame", payload, head=_HEADER.size)
+        sizes = self._sizes(head, numel)
+        check_size(payload, _HEADER.size + sum(sizes.values()))
+        return {"head": _HEADER.size, **{name: size for name, size in sizes.items() if size}}
+
+    def _head(self, payload: Tensor, numel: int) -> _Head:
+        if payload.numel() < _HEADER.size:
+            raise ValueError(
+                f"the payload has {payload.numel()} bytes, expected {_HEADER.size} or more."
+            )
+        head = _Head(*_HEADER.unpack(payload[: _HEADER.size].numpy().tobytes()))
+        most = bitmap_nbytes(numel)
+        if not (min(numel, 1) <= head.kept <= numel and 0 <= head.places_nbytes <= most):
+            raise ValueError("the header promises more coefficients than there are.")
+        bits, mantissa = self.bits, self.mantissa
+        if bits is not None and not is_base(head.base, bits=bits, mantissa=mantissa):
+            raise ValueError("the header is damaged: its range is not one of finite values.")
+        if head.domain > 2 or head.form > _GAPS or head.rice > 15 or head.spoilt > 1:
+            raise ValueError("the header is damaged: it names no domain or form that there is.")
+        return head
+
+    def _sizes(self, head: _Head, numel: int) -> dict[str, int]:
+        """The parts after the header and their bytes."""
+        return {
+            "coefficients": self._values_nbytes(head.kept),
+            "spoilt": self._spoilt_nbytes(numel) if head.spoilt else 0,
+            _PLACES[head.form]: head.places_nbytes,
+        }
 
     def _spoil(self, coefficients: Tensor) -> Tensor:
         """Zero the blocks that are not finite; a bit for each."""

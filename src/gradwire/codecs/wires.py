@@ -24,7 +24,7 @@ import zstandard
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import check_size
+from gradwire.codec import check_size, sizes_up_to
 from gradwire.codecs.rooms import room
 from gradwire.kernels.layout import num_blocks, packed_nbytes
 
@@ -92,6 +92,12 @@ class Wire:
         else:
             scales, codes = self._from_elias(payload, numel, num_scales)
         return _as_float(scales), codes
+
+    def anatomy(self, payload: Tensor, numel: int, **before: int) -> dict[str, int]:
+        """See `Codec.anatomy`; `before` is what precedes the wire in the payload."""
+        mark = {"mark": _MARK} if self.name == "elias" else {}
+        scales = {"scales": self._scale_nbytes(numel)}
+        return sizes_up_to("codes", payload, **before, **mark, **scales)
 
     def _scale_nbytes(self, numel: int) -> int:
         return 4 * num_blocks(numel, self.block)

@@ -78,7 +78,8 @@ def _compact(patterns, words, kept, threshold, stop):  # type: ignore[no-untyped
         for i in range(count):
             buffer[found] = part[i]
             found += flags[i]
-        kept[done : done + found] = buffer[:found]
+        for i in range(found):  # a slice would do, and take seconds longer to compile
+            kept[done + i] = buffer[i]
         done += found
         for k in range(min(TILE // 8, len(bitmap) - at // 8)):
             bitmap[at // 8 + k] = np.uint8(octets[k] * _GATHER >> np.uint64(56))

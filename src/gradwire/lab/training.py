@@ -18,9 +18,11 @@ from gradwire.lab.data import Dataset, batches
 from gradwire.lab.measure import Log, Row, evaluate, mean_over_workers, whole
 from gradwire.lab.records import Listener, Progress, Result, Settings, float32_bytes
 from gradwire.lab.tasks import TASKS, Task
+from gradwire.learning import LearningCodec
 
 WARM_UP_STEPS = 3  # DDP lays out its buckets anew after the first
 COMPUTE_STEPS = 10
+REHEARSAL_NUMEL = 2048  # what is rehearsed with fewer values leaves out kernels
 
 
 def train_all(settings: Settings, listener: Listener) -> None:
@@ -114,7 +116,7 @@ class Run:
 
     def _warm_up(self) -> float:
         """Train a replica that is thrown away; return seconds per step without exchange."""
-        _compile(gw.parse(self.settings.codecs[self.index]))
+        _compile(gw.parse(self.settings.codecs[self.index]), self.settings.workers)
         replica, examples = self._replica(), self._batches()
         for batch in islice(examples, WARM_UP_STEPS):
             replica.step(*batch)
@@ -142,9 +144,10 @@ class Run:
         return rows
 
 
-def _compile(codec: gw.Codec) -> None:
+def _compile(codec: gw.Codec, num_workers: int) -> None:
     """Compile the codec's kernels on one worker a machine; the others find them in its cache."""
     if int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0:
-        key = gw.Key()
-        codec.decode(codec.encode(torch.zeros(1), key), 1, key)
+        if isinstance(codec, LearningCodec):
+            codec = codec.example(REHEARSAL_NUMEL)
+        gw.simulate(codec, list(torch.randn(num_workers, REHEARSAL_NUMEL)), gw.Key())
     dist.barrier()
