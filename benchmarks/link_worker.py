@@ -53,6 +53,8 @@ def mlp() -> tuple[nn.Module, torch.Tensor]:
     """25.6 M parameters, linear, on inputs of low rank."""
     torch.manual_seed(0)
     layers = [nn.Linear(WIDTH, WIDTH) for _ in range(6)] + [nn.Linear(WIDTH, OUTPUTS)]
+    for layer in layers:
+        nn.init.zeros_(layer.bias)  # it would add a direction of its own to the next layer's inputs
     subspace = torch.randn(INPUT_RANK, WIDTH) / WIDTH**0.5
     torch.manual_seed(1 + dist.get_rank())
     return nn.Sequential(*layers), torch.randn(BATCH, INPUT_RANK) @ subspace

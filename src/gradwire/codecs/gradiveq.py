@@ -147,7 +147,7 @@ class GradiVeQ(Dense, LearningCodec[Subspace]):
         owing: bool,
     ) -> Subspace:
         """One step on in the cycle; a mean that is not finite teaches nothing."""
-        if not mean.isfinite().all():
+        if not all(bool(end.isfinite()) for end in torch.aminmax(mean)):
             return state
         if state.phase == "train":
             return self._gather(state, layout, mean)

@@ -96,6 +96,7 @@ def _build_lowest_bit(builder: Any, word: Any) -> Any:
 
 
 _u8, _u16, _u32, _i32, _f32 = types.uint8, types.uint16, types.uint32, types.int32, types.float32
+fma = _intrinsic(types.float32, (types.float32,) * 3, lambda b, x, y, z: b.fma(x, y, z))
 add32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.add(x, y))
 mul32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.mul(x, y))
 xor32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.xor(x, y))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.kernels.cpu_intrinsics import jit
+from gradwire.kernels.cpu_intrinsics import fma, jit
 
-_TILE = 1024
+_TILE = 512
 _ROWS = 64
 
 
@@ -18,33 +18,43 @@ def combine(basis: Tensor, coefficients: Tensor, base: Tensor, out: Tensor) -> N
 
 @jit
 def _combine(basis, coefficients, out):  # type: ignore[no-untyped-def]
-    for first in range(0, out.shape[0], _ROWS):
-        last = min(first + _ROWS, out.shape[0])
-        for start in range(0, out.shape[1], _TILE):
-            _combine_tile(basis, coefficients, out, first, last, start)
+    rank, count, width = basis.shape[0], out.shape[0], out.shape[1]
+    paired, fours = count - count % 2, rank - rank % 4
+    for first in range(0, count, _ROWS):
+        last = min(first + _ROWS, paired)
+        for start in range(0, width, _TILE):
+            stop = min(start + _TILE, width)
+            for j in range(0, fours, 4):
+                _add_four(basis, coefficients, out, j, first, last, start, stop)
+            for j in range(fours, rank):
+                for s in range(first, last):
+                    _add_one(basis, coefficients, out, j, s, start, stop)
+    for s in range(paired, count):
+        for j in range(rank):
+            _add_one(basis, coefficients, out, j, s, 0, width)
 
 
 @jit
-def _combine_tile(basis, coefficients, out, first, last, start):  # type: ignore[no-untyped-def]
-    rank, stop = basis.shape[0], min(start + _TILE, basis.shape[1])
-    whole = rank - rank % 8
-    for j in range(0, whole, 8):
-        v0, v1 = basis[j][start:stop], basis[j + 1][start:stop]
-        v2, v3 = basis[j + 2][start:stop], basis[j + 3][start:stop]
-        v4, v5 = basis[j + 4][start:stop], basis[j + 5][start:stop]
-        v6, v7 = basis[j + 6][start:stop], basis[j + 7][start:stop]
-        for s in range(first, last):
-            row = out[s][start:stop]
-            c0, c1 = coefficients[j, s], coefficients[j + 1, s]
-            c2, c3 = coefficients[j + 2, s], coefficients[j + 3, s]
-            c4, c5 = coefficients[j + 4, s], coefficients[j + 5, s]
-            c6, c7 = coefficients[j + 6, s], coefficients[j + 7, s]
-            for k in range(len(row)):  # one load and store for eight sums, still in order
-                half = row[k] + c0 * v0[k] + c1 * v1[k] + c2 * v2[k] + c3 * v3[k]
-                row[k] = half + c4 * v4[k] + c5 * v5[k] + c6 * v6[k] + c7 * v7[k]
-    for j in range(whole, rank):
-        vector = basis[j][start:stop]
-        for s in range(first, last):
-            row, c = out[s][start:stop], coefficients[j, s]
-            for k in range(len(row)):
-                row[k] += c * vector[k]
+def _add_four(basis, coefficients, out, j, first, last, start, stop):  # type: ignore[no-untyped-def]
+    """Four vectors to each of an even number of slices.
+
+    A vector is loaded for two slices at a time, a slice for all four vectors, added in order.
+    """
+    v0, v1 = basis[j][start:stop], basis[j + 1][start:stop]
+    v2, v3 = basis[j + 2][start:stop], basis[j + 3][start:stop]
+    for s in range(first, last, 2):
+        row, other = out[s][start:stop], out[s + 1][start:stop]
+        a0, a1 = coefficients[j, s], coefficients[j + 1, s]
+        a2, a3 = coefficients[j + 2, s], coefficients[j + 3, s]
+        b0, b1 = coefficients[j, s + 1], coefficients[j + 1, s + 1]
+        b2, b3 = coefficients[j + 2, s + 1], coefficients[j + 3, s + 1]
+        for k in range(len(row)):
+            row[k] = fma(a3, v3[k], fma(a2, v2[k], fma(a1, v1[k], fma(a0, v0[k], row[k]))))
+            other[k] = fma(b3, v3[k], fma(b2, v2[k], fma(b1, v1[k], fma(b0, v0[k], other[k]))))
+
+
+@jit
+def _add_one(basis, coefficients, out, j, s, start, stop):  # type: ignore[no-untyped-def]
+    vector, row, c = basis[j][start:stop], out[s][start:stop], coefficients[j, s]
+    for k in range(len(row)):
+        row[k] = fma(c, vector[k], row[k])
