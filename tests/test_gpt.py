@@ -148,7 +148,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         [*command, *codecs, "--json", "-"], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "(lower is better)" in done.stderr
+    assert "lower is better" in done.stderr
     assert "lower is better" in (folder / "report" / "index.html").read_text()
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found

@@ -7,7 +7,7 @@ from types import TracebackType
 from rich import progress
 
 from gradwire.lab.records import Event, Progress, Result, Settings
-from gradwire.lab.table import direction, score, score_title
+from gradwire.lab.table import score, score_title
 from gradwire.output import console
 
 
@@ -48,8 +48,7 @@ class Display:
         self.results.append(event)
         if not self._out.is_terminal:
             self._out.print(
-                f"{event.codec}: {score_title(event)} {score(event)} ({direction(event)}), "
-                f"test loss {event.loss:.4f}, "
+                f"{event.codec}: {score_title(event)} {score(event)}, test loss {event.loss:.4f}, "
                 f"{event.bytes_per_step:,.0f} bytes and {event.step_s:.3f} s a step",
                 soft_wrap=True,
             )

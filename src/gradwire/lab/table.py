@@ -49,8 +49,8 @@ def behind(result: Result, results: Sequence[Result]) -> float | None:
     reference = next((other.score for other in results if other.codec == NONE), 0.0)
     if reference == 0:
         return None
-    rise = (result.score - reference) / reference
-    return -rise if result.higher_is_better else rise
+    lost = reference - result.score if result.higher_is_better else result.score - reference
+    return lost / reference
 
 
 def columns(results: Sequence[Result]) -> list[Column]:

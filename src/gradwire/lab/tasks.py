@@ -81,7 +81,7 @@ TASKS = {
             adamw,
             steps=500,
             batch=4,
-            lr=0.002,
+            lr=0.001,
         ),
     )
 }
