@@ -86,15 +86,15 @@ def _card(result: Result, results: Sequence[Result], color: str) -> str:
     )
 
 
-def _standing(behind: float | None) -> str:
+def _standing(share: float | None) -> str:
     """Say how far a score is behind that of `none`, whichever way it is good.
 
     >>> _standing(0.0123), _standing(-0.002), _standing(0.0), _standing(None)
     (', 1.2% worse than none', ', 0.2% better than none', '', '')
     """
-    if not behind or math.isnan(behind):
+    if not share or math.isnan(share):
         return ""
-    return f", {abs(behind):.1%} {'worse' if behind > 0 else 'better'} than none"
+    return f", {abs(share):.1%} {'worse' if share > 0 else 'better'} than none"
 
 
 def _saving(ratio: float | None) -> tuple[str, str]:
