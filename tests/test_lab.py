@@ -25,7 +25,8 @@ from typer.testing import CliRunner
 
 from gradwire.lab import workers
 from gradwire.lab.command import train
-from gradwire.lab.data import SUBSET, Split, batches, load_mnist
+from gradwire.lab.data import Split, batches
+from gradwire.lab.mnist import SUBSET, load_mnist
 from gradwire.lab.records import Event, Listener, Progress, float32_bytes
 from gradwire.lab.tasks import TASKS
 
@@ -251,7 +252,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         (["-c", "qsgd:bits=99"], "bits"),
         (["-c", "zip"], "zip"),
-        (["-t", "cifar"], "must be one of mnist-cnn, mnist-fc, got cifar"),
+        (["-t", "cifar"], "must be one of mnist-cnn, mnist-fc, gpt-char, got cifar"),
         (["-w", "0"], "`workers` must be at least 1, got 0"),
         (["--steps", "0"], "`steps` must be at least 1, got 0"),
         (["--batch", "-1"], "`batch` must be at least 1, got -1"),
@@ -262,6 +263,8 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Any:
         (["--steps", "1", "--epochs", "1"], "give one of them"),
         (["--batch", "9999"], "a step takes 39996 examples"),
         (["--data", "/nowhere"], "/nowhere holds no `train-images-idx3-ubyte.gz`"),
+        (["-t", "gpt-char", "--data", "/nowhere"], "/nowhere cannot be read: No such file"),
+        (["-t", "gpt-char", "--data", "/"], "/ cannot be read: Is a directory"),
         (["--json", "/dev/null/x.json"], "x.json cannot be written"),
         (["--report", "/dev/null/x"], "/dev/null/x cannot be made"),
     ],

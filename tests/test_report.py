@@ -1,5 +1,6 @@
 """The report is one file: it renders with no network, and asks for none."""
 
+import io
 import json
 import re
 import shutil
@@ -8,9 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from gradwire.lab.records import Point, Result, Settings
 from gradwire.lab.report import color, page, write_report
+from gradwire.lab.table import behind, score, score_title, table
 
 CODECS = ("none", "qsgd:bits=4", "<b>odd</b>")
 PLOTS = ("loss-steps", "loss-bytes", "loss-time")
@@ -39,13 +42,20 @@ def settings(codecs: tuple[str, ...] = CODECS) -> Settings:
     return Settings("mnist-cnn", codecs, 4, 20, 32, 0.05, 0, 1, None)
 
 
-def result(codec: str, ratio: float | None = 0.25, loss: float = 0.5) -> Result:
+def result(
+    codec: str,
+    ratio: float | None = 0.25,
+    loss: float = 0.5,
+    score: float = 0.975,
+    score_name: str = "accuracy",
+) -> Result:
     curve = tuple(Point(i, loss / i, 1000 * i, 0.1 * i) for i in range(1, 21))
     return Result(
         codec=codec,
         task="mnist-cnn",
-        score=0.975,
-        score_name="accuracy",
+        score=score,
+        score_name=score_name,
+        higher_is_better=score_name == "accuracy",
         loss=loss,
         bytes_per_step=1000,
         bits_per_value=8.0,
@@ -106,6 +116,63 @@ def test_runs_that_diverged_or_sent_nothing_have_a_report_too() -> None:
     runs = re.search(r'id="runs">(.*?)</script>', text, re.S)
     assert runs
     assert json.loads(runs[1])[0]["curve"][0]["loss"] is None
+
+
+def test_a_score_that_is_a_loss_may_diverge_too() -> None:
+    diverged = result("fp16", score=float("nan"), score_name="bits_per_character")
+    results = [result("none", score_name="bits_per_character"), diverged]
+    assert diverged.to_json()["bits_per_character"] is None
+    assert "nan" in shown(results)
+    assert "nan% better" not in page(settings(("none", "fp16")), results)
+
+
+def shown(results: list[Result]) -> str:
+    out = Console(width=100, file=io.StringIO())
+    out.print(table(results))
+    return out.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("score_name", "scores", "direction", "standings"),
+    [
+        ("accuracy", (0.8, 0.6, 0.9), "higher is better", ("25.0% worse", "12.5% better")),
+        ("bits_per_character", (2.0, 2.5, 1.9), "lower is better", ("25.0% worse", "5.0% better")),
+    ],
+)
+def test_table_and_report_know_which_way_a_score_is_good(
+    score_name: str, scores: tuple[float, ...], direction: str, standings: tuple[str, ...]
+) -> None:
+    results = [
+        result(c, score=s, score_name=score_name) for c, s in zip(CODECS, scores, strict=True)
+    ]
+    text = shown(results)
+    report = page(settings(), results)
+    _, *percents = [f"{behind(r, results):.2%}" for r in results]
+    assert [float(percent.rstrip("%")) > 0 for percent in percents] == [True, False]
+    for percent in percents:
+        assert percent in text
+        assert f"<td>{percent}</td>" in report
+    for place in (text, report):
+        assert direction in " ".join(place.split())
+    for standing in standings:
+        assert f"{standing} than none" in report
+
+
+def test_without_none_there_is_nothing_to_be_behind() -> None:
+    assert behind(result("fp16"), [result("fp16")]) is None
+    assert behind(result("none", score=0.0), [result("none", score=0.0)]) is None
+
+
+def test_a_score_is_named_and_written_as_its_kind_is_read() -> None:
+    bits = result("none", score=2.34567, score_name="bits_per_character")
+    assert (score_title(bits), score(bits)) == ("test bits per character", "2.3457")
+    assert score(result("none")) == "97.50%"
+    assert "test bits/character" in page(settings(("none",)), [bits])
+
+
+def test_the_table_has_room_for_long_names_in_100_columns() -> None:
+    results = [result("global-qsgd:dither=exponential", score_name="bits_per_character")]
+    assert max(map(len, shown(results).splitlines())) <= 100
 
 
 class Visit:

@@ -28,7 +28,7 @@ def train(
         typer.Option("--codec", "-c", metavar="SPEC", help="A codec to train with; repeatable."),
     ] = ["none", "qsgd:bits=4"],  # noqa: B006
     task: Annotated[
-        str, typer.Option("--task", "-t", metavar="NAME", help="mnist-cnn or mnist-fc.")
+        str, typer.Option("--task", "-t", metavar="NAME", help="mnist-cnn, mnist-fc or gpt-char.")
     ] = "mnist-cnn",
     workers: Annotated[
         int | None, typer.Option("--workers", "-w", help="Worker processes.", show_default="4")
@@ -44,14 +44,16 @@ def train(
         typer.Option(help="Examples per worker and step.", show_default="the task's"),
     ] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate at the start.", show_default="the task's")
+        float | None, typer.Option(help="The largest learning rate.", show_default="the task's")
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides the weights and the order of the data.")] = 0,
     threads: Annotated[int, typer.Option(help="Torch threads per worker.")] = 1,
     data: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="The four files of MNIST.", show_default="a subset that comes along"
+            metavar="PATH",
+            help="A directory with the four files of MNIST; for gpt-char, a text file.",
+            show_default="a subset that comes along; Python's help topics",
         ),
     ] = None,
     report: Annotated[

@@ -55,6 +55,7 @@ class Result:
     task: str
     score: float
     score_name: str
+    higher_is_better: bool
     loss: float
     bytes_per_step: float
     bits_per_value: float
@@ -73,11 +74,12 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Everything under its own name, but the score under what it measures.
 
-        JSON knows no infinity, so the loss of a run that diverged is null.
+        JSON knows no infinity, so the loss and the score of a run that diverged are null.
         """
         fields = asdict(self)
+        fields["score"] = _finite(self.score)
         for place in (fields, *fields["curve"]):
-            place["loss"] = place["loss"] if math.isfinite(place["loss"]) else None
+            place["loss"] = _finite(place["loss"])
         return {
             "codec": fields.pop("codec"),
             "task": fields.pop("task"),
@@ -97,3 +99,7 @@ def float32_bytes(parameters: int, workers: int) -> float:
     6000.0
     """
     return 2 * (workers - 1) / workers * 4 * parameters
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

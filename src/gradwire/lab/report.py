@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 
 from gradwire.lab.records import Result, Settings
-from gradwire.lab.table import CAPTION, columns, score, score_title
+from gradwire.lab.table import behind, caption, columns, score, score_title
 from gradwire.output import check_writable
 
 FILE_NAME = "index.html"
@@ -51,9 +52,9 @@ def page(settings: Settings, results: Sequence[Result]) -> str:
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=escape(f"{settings.task} on {settings.workers} workers"),
         facts=_facts(settings, results[0]),
-        cards="".join(_card(result, color(i)) for i, result in enumerate(results)),
+        cards="".join(_card(result, results, color(i)) for i, result in enumerate(results)),
         table=_table(results),
-        caption=escape(CAPTION),
+        caption=escape(caption(results[0])),
         runs=json.dumps(runs).replace("<", "\\u003c"),
         plotly=get_plotlyjs(),
     )
@@ -75,13 +76,25 @@ def _facts(settings: Settings, result: Result) -> str:
     return "".join(f"<span><b>{value}</b> {name}</span> " for name, value in facts.items())
 
 
-def _card(result: Result, color: str) -> str:
+def _card(result: Result, results: Sequence[Result], color: str) -> str:
     number, words = _saving(result.ratio)
     return (
         f'<button class="card" aria-pressed="true" style="--codec: {color}">'
         f'<code>{escape(result.codec)}</code><span class="large">{number}&times;</span> {words}'
-        f"<br><small>{score(result)} {escape(score_title(result))}</small></button>"
+        f"<br><small>{score(result)} {escape(score_title(result))}"
+        f"{_standing(behind(result, results))}</small></button>"
     )
+
+
+def _standing(share: float | None) -> str:
+    """Say how far a score is behind that of `none`, whichever way it is good.
+
+    >>> _standing(0.0123), _standing(-0.002), _standing(0.0), _standing(None)
+    (', 1.2% worse than none', ', 0.2% better than none', '', '')
+    """
+    if not share or math.isnan(share):
+        return ""
+    return f", {abs(share):.1%} {'worse' if share > 0 else 'better'} than none"
 
 
 def _saving(ratio: float | None) -> tuple[str, str]:
@@ -98,13 +111,13 @@ def _saving(ratio: float | None) -> tuple[str, str]:
 
 
 def _table(results: Sequence[Result]) -> str:
-    head = "".join(f"<th>{_joined(column.head)}</th>" for column in columns(results[0]))
-    rows = "".join(_row(result, color(i)) for i, result in enumerate(results))
+    head = "".join(f"<th>{_joined(column.head)}</th>" for column in columns(results))
+    rows = "".join(_row(result, results, color(i)) for i, result in enumerate(results))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _row(result: Result, color: str) -> str:
-    codec, *numbers = (escape(column.cell(result)) for column in columns(result))
+def _row(result: Result, results: Sequence[Result], color: str) -> str:
+    codec, *numbers = (escape(column.cell(result)) for column in columns(results))
     cells = "".join(f"<td>{number}</td>" for number in numbers)
     return f'<tr style="--codec: {color}"><td><i></i><code>{codec}</code></td>{cells}</tr>'
 

@@ -9,7 +9,9 @@ from rich.table import Table
 
 from gradwire.lab.records import Result
 
-CAPTION = (
+NONE = "none"  # the codec that the others are compared with
+NOTES = (
+    "Behind none is how much worse the score is than that of `none`, in percent of it. "
     "Bytes are what a worker sends to others in a step; their ratio is to a ring all-reduce of "
     "float32. Compute is forward, backward and update without any exchange. The stages of the "
     "exchange overlap with it and with each other, so the parts need not add up to the step."
@@ -34,11 +36,29 @@ def score(result: Result) -> str:
     return format(result.score, SCORE_FORMATS.get(result.score_name, ".4f"))
 
 
-def columns(result: Result) -> list[Column]:
-    """Return the columns for results like this one."""
+def direction(result: Result) -> str:
+    """Say which way the score is good."""
+    return f"{'higher' if result.higher_is_better else 'lower'} is better"
+
+
+def behind(result: Result, results: Sequence[Result]) -> float | None:
+    """Return how much worse the score is than that of `none`, as a share of it; negative if better.
+
+    None if `none` is not among the results, or if its score is zero.
+    """
+    reference = next((other.score for other in results if other.codec == NONE), 0.0)
+    if reference == 0:
+        return None
+    lost = reference - result.score if result.higher_is_better else result.score - reference
+    return lost / reference
+
+
+def columns(results: Sequence[Result]) -> list[Column]:
+    """Return the columns for these results."""
     return [
         Column("codec", lambda r: r.codec),
-        Column(score_title(result).replace(" ", "\n", 1), score),
+        Column(_two_lines(score_title(results[0])), score),
+        Column("behind\nnone", lambda r: _percent(behind(r, results))),
         Column("test\nloss", lambda r: f"{r.loss:.4f}"),
         Column("bytes\n/step", lambda r: f"{r.bytes_per_step:,.0f}"),
         Column("ratio to\nfloat32", lambda r: "-" if r.ratio is None else f"{r.ratio:.4f}"),
@@ -51,17 +71,22 @@ def columns(result: Result) -> list[Column]:
     ]
 
 
+def caption(result: Result) -> str:
+    """Explain the columns, and which way the score is good."""
+    return f"{score_title(result).capitalize()}: {direction(result)}. {NOTES}"
+
+
 def table(results: Sequence[Result]) -> Table:
     """Lay out the results for a terminal of 100 columns."""
     shown = Table(
-        caption=CAPTION,
+        caption=caption(results[0]),
         caption_justify="left",
         box=None,
         padding=(0, 1),
         collapse_padding=True,
         pad_edge=False,
     )
-    for column in columns(results[0]):
+    for column in columns(results):
         left = column.head == "codec"
         shown.add_column(
             column.head,
@@ -71,8 +96,21 @@ def table(results: Sequence[Result]) -> Table:
             no_wrap=not left,
         )
     for result in results:
-        shown.add_row(*(column.cell(result) for column in columns(result)))
+        shown.add_row(*(column.cell(result) for column in columns(results)))
     return shown
+
+
+def _two_lines(title: str) -> str:
+    """Break a title for a narrow column.
+
+    >>> _two_lines("test accuracy"), _two_lines("test bits per character")
+    ('test\\naccuracy', 'test bits\\n/character')
+    """
+    return title.replace(" per ", "\n/") if " per " in title else title.replace(" ", "\n", 1)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.2%}"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -9,7 +9,11 @@ from pathlib import Path
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from gradwire.lab.data import Dataset, load_mnist
+from gradwire.lab.data import Dataset
+from gradwire.lab.gpt import bits_per_character, next_character_loss, small_gpt
+from gradwire.lab.mnist import correct, lenet, load_mnist, perceptron
+from gradwire.lab.optimizers import Optimize, adamw, sgd
+from gradwire.lab.text import load_text
 
 
 @dataclass(frozen=True)
@@ -18,11 +22,12 @@ class Score:
 
     name: str
     per_example: Callable[[Tensor, Tensor], Tensor]
+    higher_is_better: bool
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model, its data and its loss, with settings that train it in well under a minute."""
+    """A model, its data, its loss and how it is optimized, with settings that train it quickly."""
 
     name: str
     summary: str
@@ -30,58 +35,14 @@ class Task:
     data: Callable[[Path | None], Dataset]
     loss: Callable[[Tensor, Tensor], Tensor]
     score: Score
+    optimize: Optimize
     steps: int
     batch: int
     lr: float
 
 
-class Normalize(nn.Module):
-    """Bytes to floats of mean 0 and deviation 1, so that data stays small until it is used."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Scale with MNIST's own mean and deviation."""
-        return (images.float() / 255 - 0.1307) / 0.3081
-
-
-def lenet() -> nn.Module:
-    """Build a LeNet-like network whose parameters are nearly all in tensors large enough to encode.
-
-    >>> sum(p.numel() for p in lenet().parameters())
-    1630154
-    """
-    return nn.Sequential(
-        Normalize(),
-        nn.Conv2d(1, 16, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32 * 7 * 7, 1024),
-        nn.ReLU(),
-        nn.Linear(1024, 10),
-    )
-
-
-def perceptron() -> nn.Module:
-    """Build 784-300-100-10, the network of the NDQSG paper (arXiv:1904.01197)."""
-    return nn.Sequential(
-        Normalize(),
-        nn.Flatten(),
-        nn.Linear(784, 300),
-        nn.ReLU(),
-        nn.Linear(300, 100),
-        nn.ReLU(),
-        nn.Linear(100, 10),
-    )
-
-
-def _correct(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(1) == targets).double()
-
-
-ACCURACY = Score("accuracy", _correct)
+ACCURACY = Score("accuracy", correct, higher_is_better=True)
+BITS_PER_CHARACTER = Score("bits_per_character", bits_per_character, higher_is_better=False)
 
 TASKS = {
     task.name: task
@@ -93,6 +54,7 @@ TASKS = {
             load_mnist,
             F.cross_entropy,
             ACCURACY,
+            sgd,
             steps=200,
             batch=32,
             lr=0.05,
@@ -104,9 +66,22 @@ TASKS = {
             load_mnist,
             F.cross_entropy,
             ACCURACY,
+            sgd,
             steps=500,
             batch=32,
             lr=0.05,
+        ),
+        Task(
+            "gpt-char",
+            "a small GPT on the text of Python's help topics",
+            small_gpt,
+            load_text,
+            next_character_loss,
+            BITS_PER_CHARACTER,
+            adamw,
+            steps=500,
+            batch=4,
+            lr=0.001,
         ),
     )
 }

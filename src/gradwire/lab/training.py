@@ -45,9 +45,8 @@ class Replica:
         self.loss = task.loss
         self.ddp = DistributedDataParallel(task.model())
         self.handle = gw.attach(self.ddp, gw.parse(codec), seed=settings.seed)
-        self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=settings.lr, momentum=0.9)
-        self.schedule = torch.optim.lr_scheduler.LinearLR(
-            self.optimizer, start_factor=1.0, end_factor=0.01, total_iters=settings.steps
+        self.optimizer, self.schedule = task.optimize(
+            self.ddp.parameters(), settings.lr, settings.steps
         )
 
     def step(self, inputs: Tensor, targets: Tensor) -> float:
@@ -89,6 +88,7 @@ class Run:
             task=self.task.name,
             score=score,
             score_name=self.task.score.name,
+            higher_is_better=self.task.score.higher_is_better,
             loss=loss,
             bytes_per_step=bytes_per_step,
             bits_per_value=bits_per_value,
