@@ -1,6 +1,6 @@
 # make demo   train through every codec on four workers and write a report
 # make test   all tests            make check  ruff and mypy
-# make bench  speed of the codecs  make docs   the documentation site
+# make bench  speed, on links too  make docs   the documentation site
 # Every target sets up .venv by itself; `make venv` does only that.
 
 PYTHON ?= python3
@@ -19,7 +19,7 @@ venv: .venv/.stamp
 
 .venv/.stamp: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[report,docs,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[report,bench,docs,dev]"
 	touch $@
 
 demo: venv
@@ -35,6 +35,7 @@ check: venv
 
 bench: venv
 	$(BIN)/gradwire bench
+	$(BIN)/python benchmarks/links.py --quick  # needs root, and says so
 
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
