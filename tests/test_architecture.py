@@ -1,4 +1,4 @@
-"""Imports point one way: kernels <- codecs <- collectives <- reducer <- ddp."""
+"""Imports point one way: kernels <- codecs <- collectives <- reducer <- handle <- ddp."""
 
 import ast
 from pathlib import Path
@@ -9,9 +9,12 @@ ROOT = Path(gradwire.__file__).parent
 LAYERS = [
     {"codec", "learning", "kernels"},
     {"codecs"},
-    {"wire", "link", "parts"},
+    {"wire", "link", "parts", "parameters", "policy"},
     {"collectives", "lanes", "learner", "raw"},
+    {"route", "failures"},
     {"reducer"},
+    {"plan", "state"},
+    {"handle"},
     {"ddp", "functional"},
 ]
 """Whatever is not named here is at the top, and may import everything."""

@@ -492,7 +492,11 @@ def repeated(rank, spec, steps):
         y = x.clone()
         reducer.reduce(y, [Part(y, 0)])
         total += y
-    return reducer.error_feedback, total / steps, float(reducer.residuals[0].norm() / x.norm())
+    return (
+        reducer.route.error_feedback,
+        total / steps,
+        float(reducer.residuals[0].norm() / x.norm()),
+    )
 
 
 def test_error_feedback_is_on_and_sends_everything_in_the_end(worlds):

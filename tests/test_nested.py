@@ -217,7 +217,8 @@ def reduce_steps(rank, codec, collective, correlation, steps):
             results.append(x)
             bits.append(8 * (link.account.message_bytes - before) / 20_000)
     texts = [str(w.message) for w in caught]
-    return results, bits, reducer.failure_rates, reducer.expected_failures, reducer.fallbacks, texts
+    failures = reducer.failures
+    return results, bits, failures.rates, failures.expected, failures.fallbacks, texts
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "two_shot"])
@@ -262,7 +263,7 @@ def descend(rank, spec, steps):
             reducer.reduce(gradient, [Part(gradient, 0)])
             reducer.step += 1
             x -= 0.3 * gradient
-    return float((x - targets.mean(0)).square().mean()), reducer.expected_failures
+    return float((x - targets.mean(0)).square().mean()), reducer.failures.expected
 
 
 def test_descent_does_not_diverge_where_workers_disagree(worlds):
@@ -285,10 +286,10 @@ def attach_and_resume(rank):
         modules[0](torch.randn(256, 128)).square().sum().backward()
     state, stats = handle.state_dict(), handle.stats()
     other.load_state_dict(state)
-    carried = other.state_dict()["failure_rates"]
+    carried = other.state_dict()[f"rank{rank}"]["failure_rates"]
     handle.close()
     other.close()
-    return state["failure_rates"], carried, stats
+    return state[f"rank{rank}"]["failure_rates"], carried, stats
 
 
 def test_failure_rates_are_in_the_state_and_in_the_statistics(worlds):

@@ -11,8 +11,10 @@ from gradwire.codecs.gradiveq import GradiVeQ
 from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
-from gradwire.ddp import Handle, Stats, attach
+from gradwire.ddp import attach
 from gradwire.functional import all_reduce
+from gradwire.handle import Handle, Stats
+from gradwire.policy import Policy
 from gradwire.wire import WireError, decode, encode
 
 __version__ = "0.1.0"
@@ -29,6 +31,7 @@ __all__ = [
     "Handle",
     "Identity",
     "Key",
+    "Policy",
     "ReducibleCodec",
     "Stats",
     "SummableCodec",

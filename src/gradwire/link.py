@@ -6,6 +6,7 @@ All bytes that gradwire sends go through a `Link`, so what it has counted is wha
 from __future__ import annotations
 
 import operator
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,11 @@ from torch import Tensor
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 _FEW = 8
 """Up to so many workers, a small message is sent to each; among more it would be too many."""
+_leaving = threading.Lock()
+
+
+class LinkError(RuntimeError):
+    """Another worker did not answer: it has died, left or stopped."""
 
 
 @dataclass
@@ -71,6 +77,13 @@ class Link:
         """Bytes of memory that were allocated to send, receive, encode and decode."""
         return self.codec_nbytes + sum(room.nbytes for room in self._rooms.values())
 
+    def leave(self) -> None:
+        """Close the connections of the group: workers that wait for this one fail at once."""
+        with _leaving:
+            group, self.group = self.group, None
+            if group is not None and dist.is_initialized():
+                dist.destroy_process_group(group)
+
     def room(self, name: str, nbytes: int) -> Tensor:
         """`nbytes` bytes of scratch memory called `name`; what they held before is lost."""
         room = self._rooms.get(name)
@@ -101,6 +114,13 @@ class Link:
             sent = 2 * (self.size - 1) * tensor.numel() * tensor.element_size() // self.size
             with self._sending(sent):
                 dist.all_reduce(tensor, _OPS[op], group=self.group)
+
+    def all_reduce_sparse(self, tensor: Tensor) -> Tensor:
+        """The sum of the sparse tensors of all workers; each sends its own to every other."""
+        own = tensor._indices().nbytes + tensor._values().nbytes
+        with self._sending((self.size - 1) * own):
+            dist.all_reduce(tensor, group=self.group)
+        return tensor
 
     def _max_by_gathering(self, tensor: Tensor) -> None:
         with self._sending((self.size - 1) * tensor.nbytes):
@@ -163,4 +183,7 @@ class Link:
     def _sending(self, nbytes: int) -> Iterator[None]:
         self.account.bytes_sent += nbytes
         with self.account.timed("comm"):
-            yield
+            try:
+                yield
+            except RuntimeError as error:
+                raise LinkError(str(error)) from error

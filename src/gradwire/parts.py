@@ -17,7 +17,8 @@ class Part:
     `tensor` is the parameter's number, the same on every rank. `residual`, if there is one, is
     added before encoding and takes up the error made by it (float32, as long as `values`).
     `alone` asks for payloads that need no others to be decoded (`Codec.num_dependent`).
-    `layout` is for codecs that look at the parameter as more than a flat vector.
+    `layout` is for codecs that look at the parameter as more than a flat vector, and `name` for
+    messages to people.
     """
 
     values: Tensor
@@ -25,6 +26,12 @@ class Part:
     residual: Tensor | None = None
     alone: bool = False
     layout: Layout | None = None
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """What to call it in a message."""
+        return f"'{self.name}'" if self.name else f"parameter {self.tensor}"
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,16 @@ def reduce_raw(link: Link, values: Tensor) -> None:
     link.all_reduce(values)
 
 
+def reduce_sparse(link: Link, values: Tensor) -> Tensor:
+    """The mean of sparse tensors, which is sparse too."""
+    values = values.coalesce()
+    with link.account.timed("encode"):
+        values = values * (1.0 / link.size)
+    stored = values._values()
+    link.account.message(stored.numel(), stored.nbytes + values._indices().nbytes)
+    return link.all_reduce_sparse(values)
+
+
 def reduce_joined(link: Link, tensors: Sequence[Tensor]) -> None:
     """The same for several tensors of one type in one message."""
     if len(tensors) == 1:

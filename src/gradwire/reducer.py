@@ -1,18 +1,14 @@
 """One bucket of gradients to its mean: which parameters are coded, how, and what error stays.
 
-A bucket is cut into chunks, which can be reduced one beside the other. Parameters below `min_numel`
-values travel raw: they are most of the trouble and almost none of the bytes. So do those of a type
-no codec takes, such as float64.
-Residuals are kept by parameter, never by bucket: DDP rebuilds and reorders its buckets. So are
-failure rates, of codecs whose payloads depend on each other: while one is unknown or too high, the
-payloads of that parameter are such as can be decoded alone.
-A codec that learns sends some steps raw, and says how much of a residual these are to deliver.
+The coded parameters of a bucket are sorted by codec and cut into chunks, which can be reduced one
+beside the other. Others travel raw: small ones, those a policy skips, those of a type no codec
+takes, such as float64, and all of them in warm-up steps.
+Residuals are kept by parameter, never by bucket: DDP rebuilds and reorders its buckets.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,12 +19,13 @@ from torch import Tensor
 from gradwire import collectives
 from gradwire.codec import FLOAT_DTYPES, Codec, Key
 from gradwire.codecs.cast import Identity
+from gradwire.failures import Failures
 from gradwire.lanes import Job
-from gradwire.learner import Learner
-from gradwire.learning import LearningCodec
-from gradwire.link import Link
+from gradwire.link import Link, LinkError
 from gradwire.parts import Part, Slice, cut, whole
+from gradwire.policy import MIN_NUMEL
 from gradwire.raw import reduce_joined, reduce_raw
+from gradwire.route import Route
 
 CHUNK = 1 << 19
 """Values that a job takes, for each worker.
@@ -43,16 +40,21 @@ class Work:
     """What is to be done for one bucket.
 
     Jobs are independent of each other and may run at once, each over a link of its own; `small`
-    is to be reduced raw, with that of other buckets if one likes.
+    is to be reduced raw, with that of other buckets if one likes. Of each route in turn, `chunks`
+    says what the jobs do.
     """
 
     jobs: Sequence[Job]
-    small: list[Tensor]
-    chunks: list[list[Slice]]
+    small: Sequence[Tensor]
+    chunks: Mapping[Route, Sequence[Sequence[Slice]]]
 
 
 class Reducer:
-    """Reduces buckets over links like `link`. All ranks must ask for the same in the same order."""
+    """Reduces buckets over links like `link`. All ranks must ask for the same in the same order.
+
+    `codecs` has the parameters, by number, that do not go through `codec`, but through another one
+    or, if that is None, raw. `collective` is the one for `codec`; others get what suits them.
+    """
 
     def __init__(
         self,
@@ -61,66 +63,74 @@ class Reducer:
         *,
         collective: str | None = None,
         error_feedback: bool | None = None,
-        min_numel: int = 10_000,
+        min_numel: int = MIN_NUMEL,
+        codecs: Mapping[int, Codec | None] | None = None,
+        warmup_steps: int = 0,
         chunk: int | None = None,
         seed: int = 0,
     ) -> None:
         self.link = link
-        self.codec = codec
-        self.collective = collective or collectives.choose(codec, link.size)
-        collectives.check(codec, self.collective, link.size)
-        self.error_feedback = not codec.unbiased if error_feedback is None else error_feedback
-        if self.error_feedback and codec.num_dependent(link.size):
-            raise ValueError(
-                f"payloads of {codec!r} need each other to be decoded, so none says what was lost; "
-                "leave `error_feedback` out, or use `DQSG`."
-            )
+        self.route = Route.of(
+            codec, link.size, collective=collective, error_feedback=error_feedback
+        )
+        self._codecs = codecs or {}
+        others = {c for c in self._codecs.values() if c is not None and c != codec}
+        self.routes = {codec: self.route} | {
+            other: Route.of(other, link.size, error_feedback=error_feedback)
+            for other in sorted(others, key=str)
+        }
         self.min_numel = min_numel
+        self.warmup_steps = warmup_steps
         self.chunk = CHUNK * link.size if chunk is None else chunk
         self.seed = seed
         self.step = 0
         self.residuals: dict[int, Tensor] = {}
-        self.failure_rates: dict[int, float] = {}
-        self.expected_failures = 0.0
-        self.fallbacks = 0
-        self._has_warned = False
-        self.learner: Learner | None = None
-        if isinstance(codec, LearningCodec):
-            if self.collective != "all_reduce":
-                raise ValueError(
-                    f"{codec!r} learns from sums and travels by all_reduce, got "
-                    f"`collective={self.collective!r}`; leave it out."
-                )
-            self.learner = Learner(codec, owing=self.error_feedback)
+        self.failures = Failures()
 
-    def is_coded(self, values: Tensor) -> bool:
-        """Does the codec take this gradient, or does it travel raw?"""
-        if isinstance(self.codec, Identity) and self.collective == "all_reduce":
-            return False
-        return values.numel() >= self.min_numel and values.dtype in FLOAT_DTYPES
+    @property
+    def codec(self) -> Codec:
+        """The codec of all parameters that have no other."""
+        return self.route.codec
+
+    def route_for(self, tensor: int, values: Tensor) -> Route | None:
+        """How parameter number `tensor` travels after the warm-up; None: raw."""
+        if values.numel() < self.min_numel or values.dtype not in FLOAT_DTYPES:
+            return None
+        codec = self._codecs.get(tensor, self.codec)
+        if codec is None:
+            return None
+        route = self.routes[codec]
+        if isinstance(codec, Identity) and route.collective == "all_reduce":
+            return None
+        return route
+
+    def skips(self, tensor: int) -> bool:
+        """Does parameter number `tensor` travel raw whatever its size?"""
+        return self._codecs.get(tensor, self.codec) is None
 
     def work(self, bucket: Tensor, parts: Sequence[Part]) -> Work:
         """What replaces `bucket`, which `parts` tile, by its mean over the workers."""
-        coded = [part for part in parts if self.is_coded(part.values)]
-        small = [part.values for part in parts if not self.is_coded(part.values)]
-        if not coded:
-            return Work([lambda link: reduce_raw(link, bucket)], [], [])
-        if self.learner is not None:
-            return self._learning_work(self.learner, coded, small)
-        coded = [
-            replace(part, residual=self._residual(part), alone=self._is_alone(part))
-            for part in coded
-        ]
-        chunks = self._chunks(coded, self.codec.grain)
-        key = Key(seed=self.seed, step=self.step)
-        reduce = collectives.COLLECTIVES[self.collective]
-        jobs = [partial(reduce, codec=self.codec, pieces=chunk, key=key) for chunk in chunks]
+        coded: dict[Route, list[Part]] = {}
+        small = []
+        for part in parts:
+            route = self.route_for(part.tensor, part.values)
+            if route is None:
+                small.append(part.values)
+            else:
+                coded.setdefault(route, []).append(part)
+        if not coded or self.step < self.warmup_steps:
+            return Work([lambda link: reduce_raw(link, bucket)], [], {})
+        chunks = {route: self._chunks(route, coded[route]) for route in coded}
+        jobs = [self._job(route, chunk) for route in chunks for chunk in chunks[route]]
         return Work(jobs, small, chunks)
 
     def finish(self, work: Work, results: Sequence[Any]) -> None:
         """Take in what the jobs have returned."""
-        if self.learner is None and self.codec.num_dependent(self.link.size):
-            self._learn_rates(work.chunks, results)
+        rest = iter(results)
+        for route, chunks in work.chunks.items():
+            of_route = [next(rest) for _ in chunks]
+            if route.is_dependent:
+                self.failures.learn(route, chunks, of_route)
 
     def reduce(self, bucket: Tensor, parts: Sequence[Part]) -> None:
         """Do the work of one bucket here and now."""
@@ -130,92 +140,53 @@ class Reducer:
             reduce_joined(self.link, work.small)
         self.finish(work, results)
 
-    def _chunks(self, parts: Sequence[Part], grain: int | None) -> list[list[Slice]]:
-        numel = sum(part.values.numel() for part in parts)
-        count = -(-numel // self.chunk)
-        return [chunk for chunk in cut(whole(parts), grain, count) if chunk]
+    def residual(self, tensor: int, values: Tensor) -> Tensor:
+        """What this worker owes of parameter number `tensor`, whose gradients are like `values`."""
+        if tensor not in self.residuals:
+            self.residuals[tensor] = torch.zeros(values.numel())
+        return self.residuals[tensor]
 
-    def _is_alone(self, part: Part) -> bool:
-        return not self.codec.trusts(self.failure_rates.get(part.tensor))
+    def rescale(self, factor: float) -> None:
+        """Gradients are `factor` times what they were, so what is owed of earlier ones is too."""
+        for residual in self.residuals.values():
+            residual.mul_(factor)
 
-    def _learn_rates(
-        self, chunks: Sequence[Sequence[Slice]], results: Sequence[dict[int, float]]
-    ) -> None:
-        """Count what went wrong, and remember how likely that is. Ranks agree on all of it."""
-        parts: dict[int, Part] = {}
-        wrong: dict[int, float] = {}
-        for chunk, rates in zip(chunks, results, strict=True):
-            for piece in chunk:
-                tensor = piece.part.tensor
-                parts[tensor] = piece.part
-                wrong[tensor] = wrong.get(tensor, 0.0) + rates[tensor] * piece.numel
-        for tensor, part in parts.items():
-            self._learn_rate(part, wrong[tensor])
-
-    def _learn_rate(self, part: Part, wrong: float) -> None:
-        rate, known = wrong / part.values.numel(), part.tensor in self.failure_rates
-        if not part.alone:
-            self.expected_failures += wrong * self.codec.num_dependent(self.link.size)
-        elif known:
-            self.fallbacks += 1
-        if not self.codec.trusts(rate) and not self._has_warned:
-            self._warn(part.tensor, rate)
-        self.failure_rates[part.tensor] = rate
-
-    def _warn(self, tensor: int, rate: float) -> None:
-        self._has_warned = True
-        warnings.warn(
-            f"workers differ too much for {self.codec}: {rate:.1%} of the values of parameter "
-            f"{tensor} would be decoded wrong. It is sent by the plain code until they agree; "
-            "`stats().fallbacks` counts such sends.",
-            stacklevel=2,
-        )
-
-    def _learning_work(self, learner: Learner, coded: Sequence[Part], small: list[Tensor]) -> Work:
-        key = Key(seed=self.seed, step=self.step)
-        chunks = self._chunks(coded, None)
-        jobs = [
-            partial(self._reduce_learning, learner, [piece.part for piece in chunk], key)
-            for chunk in chunks
+    def _chunks(self, route: Route, parts: Sequence[Part]) -> list[list[Slice]]:
+        ready = [
+            replace(
+                part,
+                residual=(
+                    self.residual(part.tensor, part.values) if route.error_feedback else None
+                ),
+                alone=self.failures.is_alone(route, part),
+            )
+            for part in parts
         ]
-        return Work(jobs, small, chunks)
+        count = -(-sum(part.values.numel() for part in parts) // self.chunk)
+        grain = None if route.learner else route.codec.grain
+        return [chunk for chunk in cut(whole(ready), grain, count) if chunk]
 
-    def _reduce_learning(
-        self, learner: Learner, parts: Sequence[Part], key: Key, link: Link
-    ) -> None:
-        """Each part by what its state says: one message of terms, one of raw values."""
-        codecs = {part.tensor: learner.codec_for(part) for part in parts}
-        raw = [part for part in parts if codecs[part.tensor] is None]
-        if raw:
-            due = {p.tensor: learner.share_due(p) for p in raw if p.tensor in self.residuals}
-            shares = {tensor: share for tensor, share in due.items() if share > 0}
-            self._add_shares(raw, shares)
-            reduce_joined(link, [part.values for part in raw])
-            self._take_shares(raw, shares)
-        terms = [part for part in parts if codecs[part.tensor] is not None]
-        remarks: dict[int, tuple[float, ...]] = dict.fromkeys(codecs, ())
-        if terms:
-            each = [codec for codec in codecs.values() if codec is not None]
-            pieces = whole([replace(part, residual=self._residual(part)) for part in terms])
-            said = collectives.sum_terms(link, each, pieces, key)
-            remarks.update(zip((part.tensor for part in terms), said, strict=True))
-        learner.learn(link, parts, [remarks[part.tensor] for part in parts])
+    def _job(self, route: Route, chunk: Sequence[Slice]) -> Job:
+        key = Key(seed=self.seed, step=self.step)
+        reduce: Callable[..., Any]
+        if route.learner is not None:
+            reduce = partial(route.learner.reduce, parts=[piece.part for piece in chunk], key=key)
+        else:
+            reduce = partial(
+                collectives.COLLECTIVES[route.collective], codec=route.codec, pieces=chunk, key=key
+            )
+        return partial(_naming_errors, reduce, route, chunk)
 
-    def _add_shares(self, parts: Sequence[Part], shares: dict[int, float]) -> None:
-        for part in parts:
-            if part.tensor in shares:
-                part.values.add_(self.residuals[part.tensor], alpha=shares[part.tensor])
 
-    def _take_shares(self, parts: Sequence[Part], shares: dict[int, float]) -> None:
-        """A mean that is not finite has delivered nothing; all ranks see the same one."""
-        for part in parts:
-            if part.tensor in shares and bool(part.values.isfinite().all()):
-                self.residuals[part.tensor].mul_(1.0 - shares[part.tensor])
-
-    def _residual(self, part: Part) -> Tensor | None:
-        if not self.error_feedback:
-            return None
-        if part.tensor not in self.residuals:
-            zeros = torch.zeros_like(part.values, dtype=torch.float32)
-            self.residuals[part.tensor] = zeros
-        return self.residuals[part.tensor]
+def _naming_errors(reduce: Job, route: Route, chunk: Sequence[Slice], link: Link) -> Any:
+    """Let an error say which codec and which parameters it is about."""
+    try:
+        return reduce(link)
+    except LinkError:
+        raise
+    except Exception as error:
+        labels = ", ".join(dict.fromkeys(piece.part.label for piece in chunk))
+        raise RuntimeError(
+            f"{route.codec} failed on rank {link.rank} with {labels}: "
+            f"{type(error).__name__}: {error}"
+        ) from error

@@ -44,10 +44,10 @@ def settle(
     What is taken off is what this worker's own message says. Where the mean is not finite the
     residual stays as it was. Every rank sees the same mean, so all decide alike.
     """
-    if piece.residual is not None and is_finite(result):
-        subtract(piece.residual.copy_(source))
     if result.data_ptr() != piece.values.data_ptr():
-        piece.values.copy_(result)
+        piece.values.copy_(result)  # float16 may not hold it
+    if piece.residual is not None and is_finite(piece.values):
+        subtract(piece.residual.copy_(source))
 
 
 def is_finite(values: Tensor) -> bool:

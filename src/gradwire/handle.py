@@ -1,0 +1,190 @@
+"""What `attach` returns: a `Handle`, which has the hook, the plan, statistics and state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.futures import Future
+
+from gradwire import state
+from gradwire.codec import Codec
+from gradwire.lanes import Lanes, join
+from gradwire.learning import Layout
+from gradwire.link import Account, Link
+from gradwire.parameters import Parameter
+from gradwire.parts import Part
+from gradwire.plan import Plan, plan
+from gradwire.raw import SmallParts, reduce_sparse
+from gradwire.reducer import Reducer, Work
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What an attachment has done so far.
+
+    `bytes_sent` is what this worker sent to others, from the sizes of the buffers handed to the
+    collectives; `bits_per_value` the size of its own messages over their values. Seconds are
+    those of all lanes together, which work beside the backward pass and beside each other. `raw`
+    names the parameters that always travel uncompressed.
+
+    Of a codec whose payloads depend on each other: `expected_failures` is how many values were
+    probably decoded wrong, over all workers, and `fallbacks` how often a parameter was sent by
+    the plain code because too many would have been. Of a codec that learns: `learned` says where
+    it stands with each of its parameters.
+
+    `buffer_bytes` is the memory that was allocated to encode, send, receive and decode, and
+    `residual_bytes` that of error feedback; neither is ever given back before `close`.
+    """
+
+    steps: int
+    bytes_sent: int
+    bits_per_value: float
+    encode_s: float
+    comm_s: float
+    decode_s: float
+    raw: tuple[str, ...]
+    learned: dict[str, str]
+    expected_failures: float = 0.0
+    fallbacks: int = 0
+    buffer_bytes: int = 0
+    residual_bytes: int = 0
+
+    @property
+    def bytes_per_step(self) -> float:
+        """Bytes this worker sent to others in a step, on average."""
+        return self.bytes_sent / max(self.steps, 1)
+
+
+class Handle:
+    """What `attach` returns: the plan, statistics, state for checkpoints, and the end of it all."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        reducer: Reducer,
+        links: Sequence[Link],
+        scaler: GradScaler | None = None,
+    ) -> None:
+        self._parameters = parameters
+        self._by_id = {id(p.value): p for p in parameters}
+        self._reducer = reducer
+        self._scaler = scaler
+        self._scale = 1.0  # what the loss is multiplied by, in residuals
+        self._lanes = Lanes(links)
+        self._small = SmallParts()
+
+    @property
+    def codec(self) -> Codec:
+        """The codec that was attached."""
+        return self._reducer.codec
+
+    def plan(self) -> Plan:
+        """What becomes of each parameter; print it."""
+        return plan(self._reducer, [p for p in self._parameters if p.is_trained])
+
+    def stats(self) -> Stats:
+        """Totals since `attach`."""
+        links, reducer = self._lanes.links, self._reducer
+        account = sum((link.account for link in links), Account())
+        routes = {
+            p.name: None if p.is_sparse else reducer.route_for(p.number, p.value)
+            for p in self._parameters
+            if p.is_trained
+        }
+        numbers = {p.name: p.number for p in self._parameters}
+        return Stats(
+            steps=reducer.step,
+            bytes_sent=account.bytes_sent,
+            bits_per_value=8 * account.message_bytes / max(account.values, 1),
+            encode_s=account.encode_s,
+            comm_s=account.comm_s,
+            decode_s=account.decode_s,
+            raw=tuple(name for name, route in routes.items() if route is None),
+            learned={
+                name: route.learner.describe(numbers[name])
+                for name, route in routes.items()
+                if route is not None and route.learner is not None
+            },
+            expected_failures=reducer.failures.expected,
+            fallbacks=reducer.failures.fallbacks,
+            buffer_bytes=sum(link.buffer_nbytes for link in links),
+            residual_bytes=sum(r.nbytes for r in reducer.residuals.values()),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state: every rank must save its own. It suits `dcp.save`; see `state.py`."""
+        return state.save(self._reducer, self._parameters, self._scale)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, on the same rank of as many workers.
+
+        If there were more or fewer workers, residuals and failure rates start anew.
+        """
+        self._scale = state.load(self._reducer, self._parameters, state_dict)
+
+    def close(self) -> None:
+        """End the threads and their process groups, on every rank; `stats` and state stay.
+
+        The module cannot take another hook; wrap the model anew for that.
+        """
+        self._lanes.close()
+
+    def hook(self) -> Callable[..., Future[Tensor]]:
+        """The communication hook for `register_comm_hook`."""
+
+        # DDP looks at the name `bucket`, and at annotations, which must not be strings.
+        def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
+            try:
+                if bucket.index() == 0:
+                    self._begin()
+                return self._reduce(bucket.buffer(), bucket.parameters(), last=bucket.is_last())
+            except Exception as error:
+                self._lanes.fail(error)  # or the others would wait for this worker
+                raise
+
+        return gradwire_hook
+
+    def _begin(self) -> None:
+        self._small = SmallParts()  # an earlier step may have ended in an error
+        scale = 1.0 if self._scaler is None else self._scaler.get_scale()
+        if scale != self._scale:
+            self._reducer.rescale(scale / self._scale)
+            self._scale = scale
+
+    def _reduce(self, buffer: Tensor, parameters: list[Tensor], *, last: bool) -> Future[Tensor]:
+        if buffer.is_sparse:
+            work = Work([partial(reduce_sparse, values=buffer)], [], {})
+        else:
+            work = self._reducer.work(buffer, self._parts(buffer, parameters))
+        futures = self._submit(work, last)
+        self._reducer.step += last
+        return join(futures, lambda results: self._finish(buffer, work, results))
+
+    def _parts(self, buffer: Tensor, parameters: list[Tensor]) -> list[Part]:
+        pieces = torch.split(buffer, [p.numel() for p in parameters])
+        known = [self._by_id[id(p)] for p in parameters]
+        return [
+            Part(values, p.number, layout=Layout.of(p.value), name=p.name)
+            for values, p in zip(pieces, known, strict=True)
+        ]
+
+    def _submit(self, work: Work, last: bool) -> list[Future[Any]]:
+        """The futures of the jobs, in order, and of the small parameters if there are any."""
+        futures = [self._lanes.submit(job) for job in work.jobs]
+        if work.small:
+            self._small.add(work.small)
+            futures.append(self._small.done)
+        if self._small.numel and (last or self._small.numel >= self._reducer.chunk):
+            self._lanes.submit(self._small.job(), self._small.done)
+            self._small = SmallParts()
+        return futures
+
+    def _finish(self, buffer: Tensor, work: Work, results: list[Any]) -> Tensor:
+        self._reducer.finish(work, results[: len(work.jobs)])
+        return results[0] if buffer.is_sparse else buffer

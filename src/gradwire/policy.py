@@ -1,0 +1,73 @@
+"""Which parameters are coded, by which codec, and from when on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from gradwire.codec import Codec
+
+MIN_NUMEL = 10_000
+"""Parameters with fewer values are most of the trouble and almost none of the bytes."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Exceptions from "every parameter of some size goes through the codec that was attached".
+
+    Patterns are of the shell, as in `fnmatch`, and must match the name of a parameter in full.
+
+    skip: parameters that travel raw.
+    codecs: other codecs for some parameters; the first pattern that matches decides.
+    warmup_steps: steps at the start in which everything travels raw.
+    min_numel: parameters with fewer values travel raw, whatever `codecs` says.
+
+    >>> from gradwire import QSGD
+    >>> policy = Policy(skip=("*.bias", "embed*"), codecs={"head.*": QSGD(bits=8)})
+    >>> policy.codec_for("embed.weight", QSGD()) is None
+    True
+    >>> str(policy.codec_for("head.weight", QSGD()))
+    'qsgd:bits=8'
+    """
+
+    skip: tuple[str, ...] = ()
+    codecs: Mapping[str, Codec] = field(default_factory=dict)
+    warmup_steps: int = 0
+    min_numel: int = MIN_NUMEL
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.skip, tuple):
+            raise TypeError(f"`skip` must be a tuple of patterns, got {self.skip!r}.")
+        for pattern, codec in self.codecs.items():
+            if not isinstance(codec, Codec):
+                raise TypeError(
+                    f"`codecs[{pattern!r}]` must be a codec such as `gw.QSGD(bits=8)`, got "
+                    f"{codec!r}; to send such parameters raw, name them in `skip`."
+                )
+        for name in ("warmup_steps", "min_numel"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"`{name}` must be an integer of at least 0, got {value!r}.")
+
+    def codec_for(self, name: str, default: Codec) -> Codec | None:
+        """The codec for the parameter of this name, whatever its size; None: it travels raw."""
+        if any(fnmatchcase(name, pattern) for pattern in self.skip):
+            return None
+        matches = (codec for pattern, codec in self.codecs.items() if fnmatchcase(name, pattern))
+        return next(matches, default)
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse patterns that match none of `names`: they are misspelled."""
+        for pattern in (*self.skip, *self.codecs):
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(
+                    f"no parameter matches {pattern!r} of the policy; there are {', '.join(names)}."
+                )
+
+    def __str__(self) -> str:
+        codecs = ", ".join(f"{pattern}={codec}" for pattern, codec in self.codecs.items())
+        return (
+            f"skip=({', '.join(self.skip)}), codecs=({codecs}), "
+            f"warmup_steps={self.warmup_steps}, min_numel={self.min_numel}"
+        )
