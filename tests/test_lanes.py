@@ -93,7 +93,7 @@ def test_small_parameters_of_all_buckets_share_a_message(worlds):
 
 def fail_in_a_lane(rank):
     """A job that fails, one behind it on the same lane, and one on another."""
-    lanes = Lanes([Link(), Link()])
+    lanes = Lanes([Link(dist.new_group()), Link(dist.new_group())])
 
     def broken(link):
         raise ArithmeticError("the codec is broken")
