@@ -1,4 +1,4 @@
-"""Imports point one way: kernels <- codecs <- collectives <- reducer <- ddp."""
+"""Imports point one way: kernels <- codecs <- collectives <- reducer <- ddp, fsdp."""
 
 import ast
 from pathlib import Path
@@ -10,9 +10,12 @@ LAYERS = [
     {"codec", "learning", "kernels"},
     {"codecs"},
     {"wire", "link", "parts"},
-    {"collectives", "lanes", "learner", "raw"},
-    {"reducer"},
+    {"agreement", "collectives", "lanes", "learner", "raw"},
+    {"reducer", "scatterer"},
     {"ddp", "functional"},
+    {"sharded"},
+    {"fsdp"},
+    {"attaching"},
 ]
 """Whatever is not named here is at the top, and may import everything."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.agreement import check_agreement, check_codec
 from gradwire.codec import Codec
 from gradwire.lanes import Lanes, join
 from gradwire.learning import Layout
@@ -234,7 +235,7 @@ def attach(
         "chunk": chunk,
         "parameters": [(n, tuple(p.shape)) for n, p in module.module.named_parameters()],
     }
-    _check_agreement(settings, links[0])
+    check_agreement(settings, links[0])
     reducer = Reducer(
         links[0], codec, collective=collective, error_feedback=error_feedback,
         min_numel=min_numel, chunk=chunk, seed=seed,
@@ -245,15 +246,11 @@ def attach(
 
 
 def _check_module(module: DistributedDataParallel, codec: Codec) -> None:
-    if not isinstance(codec, Codec):
-        raise TypeError(
-            f"`codec` must be a codec such as `gw.QSGD(bits=4)`, got {codec!r}; "
-            '`gw.parse("qsgd:bits=4")` makes one from a string.'
-        )
+    check_codec(codec)
     if not isinstance(module, DistributedDataParallel):
         raise TypeError(
             f"`attach` takes a DistributedDataParallel module, got {type(module).__name__}; "
-            "wrap it first: `ddp = DistributedDataParallel(model)`."
+            "wrap it first: `ddp = DistributedDataParallel(model)`, or `fully_shard(model)`."
         )
     devices = {p.device.type for p in module.parameters()}
     if devices != {"cpu"}:
@@ -273,16 +270,3 @@ def _own_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
     everyone = len(members) == dist.get_world_size()
     own: dist.ProcessGroup = dist.new_group(members, use_local_synchronization=not everyone)
     return own
-
-
-def _check_agreement(settings: dict[str, Any], link: Link) -> None:
-    """Every rank must attach with the same settings; name the one that does not, and what."""
-    everyone: list[Any] = [None] * link.size
-    dist.all_gather_object(everyone, settings, group=link.group)
-    for name in settings:
-        for rank, theirs in enumerate(everyone):
-            if theirs[name] != everyone[0][name]:
-                raise ValueError(
-                    f"ranks attach with different settings: `{name}` is {everyone[0][name]!r} on "
-                    f"rank 0 and {theirs[name]!r} on rank {rank}; they must be the same."
-                )
