@@ -80,7 +80,7 @@ def reduce_once(rank, codec, setting, dtype):
     policy = MixedPrecisionPolicy(reduce_dtype=dtype)
     module, local = shard(mp_policy=policy), model()
     setting(module)
-    gw.attach(module, codec, seed=3)
+    gw.attach(module, codec, seed=3, error_feedback=False)
     for step in range(2):
         module.zero_grad()
         local.zero_grad()
@@ -162,11 +162,11 @@ def reduce_raw(rank, setting):
 def test_small_buffers_travel_raw(worlds, setting, factor):
     for ours, plain, stats in worlds[2].run(reduce_raw, setting):
         assert equal(ours, [factor * gradient for gradient in plain])
-        assert stats.raw == ("4", "2", "0", "") or set(stats.raw) == {"", "0", "2", "4"}
+        assert set(stats.raw) == {"", "0", "2", "4"}
         assert stats.bits_per_value == 32
 
 
-def inf_step(rank, size):
+def inf_step(rank):
     """Rank 1 has an inf in step 2 of 5. Were gradients finite, and did the residuals change?"""
     module = shard()
     handle = gw.attach(module, gw.QSGD(bits=4), error_feedback=True)
@@ -183,38 +183,54 @@ def inf_step(rank, size):
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_one_inf_step_passes_through_and_leaves_residuals_alone(worlds, size):
-    for finite, kept in worlds[size].run(inf_step, size):
+    for finite, kept in worlds[size].run(inf_step):
         assert finite == [True, True, False, True, True]
         assert kept == [False, False, True, False, False]
 
 
-def hybrid(rank, within, steps):
-    """Replicas {0, 2} and {1, 3} of shards {0, 1} and {2, 3}, trained through codecs."""
+def shard_hybrid(within=None, **options):
+    """Replicas {0, 2} and {1, 3} of shards {0, 1} and {2, 3}."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     module = shard(mesh["shard"])
-    options = {"replicas": mesh["replicate"], "within": within, "error_feedback": True}
-    handle = gw.attach(module, gw.QSGD(bits=4), **options)
-    for step in range(steps):
-        weights = train_step(module, rank, step)
-    native = shard(mesh)
-    for step in range(steps):
-        plain = train_step(native, rank, step)
-    return weights, plain, handle.stats(), handle.state_dict()
+    options = {"replicas": mesh["replicate"], "within": within, "min_numel": 1000, **options}
+    return module, gw.attach(module, gw.QSGD(bits=4), **options), shard(mesh)
+
+
+def reduce_hybrid(rank):
+    module, _, _ = shard_hybrid(seed=3)
+    local = model()
+    backward(module, rank, 0)
+    backward(local, rank, 0)
+    return layout([p.grad for p in local[2].parameters()], 2), shards(module[2])
+
+
+def test_what_goes_between_replicas_is_what_simulate_says(worlds):
+    """The mean of each replica, in halves and therefore exact, and the third leg of three."""
+    answers = worlds[4].run(reduce_hybrid)
+    for rank, (_, got) in enumerate(answers):
+        owner = rank % 2
+        means = [(answers[i][0][owner] + answers[i + 1][0][owner]) / 2 for i in (0, 2)]
+        key = gw.Key(seed=3, tensor=(2 * 3 + 2) * 2 + owner)
+        assert_laid_out(got, gw.simulate(gw.QSGD(bits=4), means, key), 2)
+
+
+def train_hybrid(rank, within, steps):
+    module, handle, native = shard_hybrid(within, error_feedback=True)
+    ours = [train_step(module, rank, step) for step in range(steps)][-1]
+    plain = [train_step(native, rank, step) for step in range(steps)][-1]
+    return ours, plain, handle.stats(), handle.state_dict()
 
 
 @pytest.mark.parametrize("within", [None, gw.QSGD(bits=8)])
 def test_replicas_of_hsdp_stay_bitwise_equal(worlds, within):
-    answers = worlds[4].run(hybrid, within, 5)
+    answers = worlds[4].run(train_hybrid, within, 5)
     for one, two in ((0, 2), (1, 3)):
         assert equal(answers[one][0], answers[two][0])
-    for weights, plain, stats, state in answers:
-        ours, theirs = (
-            torch.cat([w.reshape(-1) for w in weights]),
-            torch.cat([w.reshape(-1) for w in plain]),
-        )
-        assert 0 < (ours - theirs).norm() < 0.1 * theirs.norm()
-        assert stats.steps == 5
-        assert set(state["between"]) == {"0", "2", "4"} - ({"0", "2", "4"} if False else set())
+    for ours, plain, stats, state in answers:
+        for mine, native in zip(ours, plain, strict=True):
+            assert (mine - native).norm() < 0.1 * native.norm()
+        assert (stats.steps, stats.raw) == (5, ("",))
+        assert set(state["between"]) == {"0", "2", "4"}
         assert set(state["residuals"]) == (set() if within is None else {"0", "2", "4"})
 
 

@@ -40,8 +40,8 @@ def attach(
     within: with `replicas`, the codec between workers that hold different shards, which are mostly
         in one machine; by default none.
     error_feedback: add what was lost in a step to the next; by default for biased codecs only.
-    min_numel: buffers with fewer values travel raw. FSDP makes one buffer of all gradients of a
-        module, without those of FSDP modules below it.
+    min_numel: buffers with fewer values travel raw, and shards between replicas. FSDP makes one
+        buffer of all gradients of a module, without those of FSDP modules below it.
     seed: of the random streams; runs with the same seed and data are the same bit for bit.
     """
     if replicas is None and within is not None:

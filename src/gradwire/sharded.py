@@ -69,13 +69,11 @@ class Handle:
         self._check_open()
         if group not in self._links:
             self._links[group] = Link(group)
-        if not self._scatterer.is_coded(buffer):
-            self._raw[unit.name] = None
         replica = 0 if self._between is None else self._between.link.rank
         key = Key(self._seed, self._steps[unit.name], self._tensor(unit, replica))
         self._scatterer.reduce(self._links[group], buffer, out, unit.name, key, factor)
         if self._between is None:
-            self._steps[unit.name] += 1
+            self._count(unit, self._scatterer.is_coded(buffer))
 
     def exchange(self, unit: Unit, shard: Tensor) -> None:
         """Replace `shard` by its mean over the replicas."""
@@ -83,10 +81,15 @@ class Handle:
         assert self._between is not None
         self._between.step = self._steps[unit.name]
         self._between.reduce(shard, [Part(shard, self._exchanged(unit))])
+        self._count(unit, self._between.is_coded(shard))
+
+    def _count(self, unit: Unit, is_coded: bool) -> None:
         self._steps[unit.name] += 1
+        if not is_coded:
+            self._raw[unit.name] = None
 
     def stats(self) -> Stats:
-        """Totals since `attach`. `raw` names modules whose whole buffer travels uncompressed."""
+        """Totals since `attach`. `raw` names the modules that `codec` was not used for."""
         links = list(self._links.values())
         residuals = list(self._scatterer.residuals.values())
         if self._between is not None:
