@@ -58,7 +58,6 @@ def test_the_example_trains():
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
     command = [sys.executable, *launcher, str(EXAMPLE)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert float(re.search(r"accuracy ([\d.]+)%", done.stdout)[1]) > 70
-    assert "bits a value" in done.stdout
+    said = subprocess.check_output(command, text=True, timeout=240, env=environment)
+    assert float(re.search(r"accuracy ([\d.]+)%", said)[1]) > 70
+    assert float(re.search(r"([\d.]+) bits a value", said)[1]) < 4.3

@@ -50,9 +50,6 @@ def attach(
         replicas = replicas.get_group()
     scattering = codec if replicas is None else within or Identity()
     found = _find(module)
-    legs = {each.group: scattering for each in found}
-    if replicas is not None:
-        legs[replicas] = codec
     settings = {
         "codec": str(codec),
         "within": str(scattering),
@@ -61,10 +58,10 @@ def attach(
         "seed": seed,
         "modules": [(each.name, each.shapes) for each in found],
     }
-    for group, leg_codec in legs.items():
-        link = Link(group)
-        _check_codec(leg_codec, link.size)
-        check_agreement(settings, link)
+    for group in dict.fromkeys(each.group for each in found):  # in one order on all ranks
+        _check_leg(scattering, group, settings)
+    if replicas is not None:
+        _check_leg(codec, replicas, settings)
     options: dict[str, Any] = {"error_feedback": error_feedback, "min_numel": min_numel}
     scatterer = Scatterer(scattering, **options)
     between = None if replicas is None else Reducer(Link(replicas), codec, seed=seed, **options)
@@ -121,15 +118,17 @@ def _check_module(name: str, groups: list[Any]) -> None:
             )
 
 
-def _check_codec(codec: Codec, world: int) -> None:
+def _check_leg(codec: Codec, group: dist.ProcessGroup, settings: dict[str, Any]) -> None:
+    """Will `codec` do for what goes through `group`, and have all there the same settings?"""
     check_codec(codec)
     if isinstance(codec, LearningCodec):
         raise TypeError(
             f"{codec!r} learns from the means of whole parameters, and FSDP leaves each worker a "
             "shard; use it under DistributedDataParallel, or a codec without memory here."
         )
-    if codec.num_dependent(world):
+    if codec.num_dependent(group.size()):
         raise TypeError(
             f"{codec!r} learns from the means how well workers agree, and FSDP leaves each worker "
             "a shard; use `DQSG`, whose payloads need no others."
         )
+    check_agreement(settings, Link(group))
