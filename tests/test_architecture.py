@@ -1,4 +1,4 @@
-"""Imports point one way: kernels <- codecs <- collectives <- reducer <- handle <- ddp."""
+"""Imports point one way: kernels <- codecs <- collectives <- reducer <- handle <- ddp, fsdp."""
 
 import ast
 from pathlib import Path
@@ -10,12 +10,15 @@ LAYERS = [
     {"codec", "learning", "kernels"},
     {"codecs"},
     {"wire", "link", "parts", "parameters", "policy"},
-    {"collectives", "lanes", "learner", "raw"},
+    {"agreement", "collectives", "lanes", "learner", "raw"},
     {"route", "failures"},
-    {"reducer"},
+    {"reducer", "scatterer"},
     {"plan", "state"},
     {"handle"},
     {"ddp", "functional"},
+    {"sharded"},
+    {"fsdp"},
+    {"attaching"},
 ]
 """Whatever is not named here is at the top, and may import everything."""
 

@@ -1,5 +1,6 @@
 """gradwire: fewer, honest bits on the wire for data-parallel PyTorch."""
 
+from gradwire.attaching import attach
 from gradwire.codec import Codec, Key, ReducibleCodec, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Cast, Identity
@@ -11,7 +12,6 @@ from gradwire.codecs.gradiveq import GradiVeQ
 from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
-from gradwire.ddp import attach
 from gradwire.functional import all_reduce
 from gradwire.handle import Handle, Stats
 from gradwire.policy import Policy

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.agreement import check_agreement, check_codec
 from gradwire.codec import Codec
 from gradwire.handle import Handle
 from gradwire.link import Link
@@ -63,7 +64,7 @@ def attach(
         "scaler": scaler is not None,
         "parameters": [(p.name, tuple(p.value.shape), p.is_trained) for p in parameters],
     }
-    _check_agreement(settings, links[0])
+    check_agreement(settings, links[0])
     reducer = Reducer(
         links[0],
         codec,
@@ -94,15 +95,11 @@ def _policy(policy: Policy | None, min_numel: int | None) -> Policy:
 
 
 def _check_module(module: DistributedDataParallel, codec: Codec) -> None:
-    if not isinstance(codec, Codec):
-        raise TypeError(
-            f"`codec` must be a codec such as `gw.QSGD(bits=4)`, got {codec!r}; "
-            '`gw.parse("qsgd:bits=4")` makes one from a string.'
-        )
+    check_codec(codec)
     if not isinstance(module, DistributedDataParallel):
         raise TypeError(
             f"`attach` takes a DistributedDataParallel module, got {type(module).__name__}; "
-            "wrap it first: `ddp = DistributedDataParallel(model)`."
+            "wrap it first: `ddp = DistributedDataParallel(model)`, or `fully_shard(model)`."
         )
     if module._use_python_reducer:
         raise NotImplementedError(
@@ -131,16 +128,3 @@ def _own_group(group: dist.ProcessGroup) -> dist.ProcessGroup:
         use_local_synchronization=not everyone,
     )
     return own
-
-
-def _check_agreement(settings: dict[str, Any], link: Link) -> None:
-    """Every rank must attach with the same settings; name the one that does not, and what."""
-    everyone: list[Any] = [None] * link.size
-    dist.all_gather_object(everyone, settings, group=link.group)
-    for name in settings:
-        for rank, theirs in enumerate(everyone):
-            if theirs[name] != everyone[0][name]:
-                raise ValueError(
-                    f"ranks attach with different settings: `{name}` is {everyone[0][name]!r} on "
-                    f"rank 0 and {theirs[name]!r} on rank {rank}; they must be the same."
-                )

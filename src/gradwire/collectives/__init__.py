@@ -11,8 +11,10 @@ one process what that mean is; the others must give the same bits on every rank.
 - `code_reduce` is a `two_shot` whose owners add codes without decoding them: for a
   `ReducibleCodec` and no other.
 
-Each returns the failure rate of every parameter (`Codec.failure_rate`), the same on all ranks;
-none if the codec's payloads do not depend on each other.
+Beside these, `reduce_scatter` is the first shot alone: owners keep the means of their shards.
+
+Each of the four returns the failure rate of every parameter (`Codec.failure_rate`), the same on all
+ranks; none if the codec's payloads do not depend on each other.
 
 Random streams are keyed by parameter and position in it, so the mean does not depend on how
 parameters are gathered into buckets or cut into slices and shards.
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from gradwire.collectives.choice import check, choose
 from gradwire.collectives.payloads import all_gather, two_shot
+from gradwire.collectives.scatter import reduce_scatter
 from gradwire.collectives.simulation import simulate
 from gradwire.collectives.terms import all_reduce, code_reduce, sum_terms
 
@@ -39,6 +42,7 @@ __all__ = [
     "check",
     "choose",
     "code_reduce",
+    "reduce_scatter",
     "simulate",
     "sum_terms",
     "two_shot",

@@ -18,8 +18,8 @@ Rates = dict[int, float]
 
 def all_gather(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> Rates:
     """Send every payload to everyone."""
-    inputs = _sources(link, pieces)
-    message, sizes = _encode(link, codec, pieces, inputs, key)
+    inputs = take(link, pieces)
+    message, sizes = encode_all(link, codec, pieces, inputs, key)
     link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
     all_sizes = [sizes] * link.size if codec.fixed_size else link.gather_sizes(sizes)
     received = gather(link, message, all_sizes)
@@ -39,17 +39,17 @@ def two_shot(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> Rat
     """Send payloads of each shard to its owner, and the owner's mean to everyone."""
     shards = cut(pieces, codec.grain, link.size)
     everything = [piece for shard in shards for piece in shard]
-    inputs = _sources(link, everything)
-    message, sizes = _encode(link, codec, everything, inputs, key)
+    inputs = take(link, everything)
+    message, sizes = encode_all(link, codec, everything, inputs, key)
     link.account.message(sum(piece.numel for piece in everything), sum(sizes))
     all_sizes = [sizes] * link.size if codec.fixed_size else link.gather_sizes(sizes)
     received = exchange(link, message, all_sizes, [len(shard) for shard in shards])
     mine = shards[link.rank]
-    means, rates = _average(link, codec, mine, received, key)
+    means, rates = average(link, codec, mine, received, key)
 
     again = key.of(rank=0, hop=1)
     own = payloads_of(message, sizes)
-    shard_message, shard_sizes = _encode(link, codec, mine, means, again, room="reply")
+    shard_message, shard_sizes = encode_all(link, codec, mine, means, again, room="reply")
     replies = gather(link, shard_message, _shard_sizes(link, codec, shard_sizes, shards))
     totals = [payload for reply in replies for payload in reply]
     with link.account.timed("decode"):
@@ -63,12 +63,13 @@ def two_shot(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> Rat
     return _rates_by_parameter(everything, _gather_rates(link, rates, shards))
 
 
-def _sources(link: Link, pieces: Sequence[Slice]) -> list[Tensor]:
+def take(link: Link, pieces: Sequence[Slice]) -> list[Tensor]:
+    """What is to be encoded, timed."""
     with link.account.timed("encode"):
         return sources(link, pieces)
 
 
-def _encode(
+def encode_all(
     link: Link,
     codec: Codec,
     pieces: Sequence[Slice],
@@ -90,7 +91,7 @@ def _encode(
     return out[:at], sizes
 
 
-def _average(
+def average(
     link: Link, codec: Codec, shard: Sequence[Slice], received: list[list[Tensor]], key: Key
 ) -> tuple[Sequence[Tensor], list[float]]:
     """The means of this worker's shard, and how likely values in them are wrong."""

@@ -1,0 +1,56 @@
+"""`reduce_scatter`: payloads of each shard go to its owner, who keeps the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from gradwire.codec import Codec, Key
+from gradwire.collectives.messages import exchange, payloads_of
+from gradwire.collectives.payloads import average, encode_all, take
+from gradwire.link import Link
+from gradwire.parts import Part, Slice, whole
+
+
+def reduce_scatter(link: Link, codec: Codec, shards: Sequence[Part], key: Key) -> Tensor:
+    """The mean of this worker's shard (float32, in scratch memory of `link`).
+
+    There is one shard for each worker, in the order of ranks. Each is a vector of its own, with a
+    number of its own, so they may be cut anywhere, whatever the codec's grain. The mean is what
+    `simulate` says of `all_gather`: it is encoded once and never again. Values are left as they
+    were, and residuals take up the error.
+    """
+    pieces = whole(shards)
+    inputs = take(link, pieces)
+    message, sizes = encode_all(link, codec, pieces, inputs, key)
+    link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
+    all_sizes = [sizes] * link.size if codec.fixed_size else link.gather_sizes(sizes)
+    received = exchange(link, message, all_sizes, [1] * link.size)
+    (mean,), _ = average(link, codec, [pieces[link.rank]], received, key)
+    if any(shard.residual is not None for shard in shards):
+        _settle(link, codec, pieces, inputs, payloads_of(message, sizes), mean, key)
+    return mean
+
+
+def _settle(
+    link: Link,
+    codec: Codec,
+    pieces: Sequence[Slice],
+    inputs: Sequence[Tensor],
+    payloads: Sequence[Tensor],
+    mean: Tensor,
+    key: Key,
+) -> None:
+    """Each source less what its payload says becomes the residual.
+
+    Where the mean is not finite the residual stays as it was. Only the owner of a shard sees its
+    mean, so owners tell everyone.
+    """
+    finite = link.gather_sizes([int(mean.isfinite().all())])
+    with link.account.timed("decode"):
+        for i, (piece, source, payload) in enumerate(zip(pieces, inputs, payloads, strict=True)):
+            if piece.residual is not None and finite[i][0]:
+                own = key.of(tensor=piece.part.tensor, rank=link.rank)
+                piece.residual.copy_(source)
+                codec.decode_into(payload, piece.residual, own, weight=-1.0, accumulate=True)

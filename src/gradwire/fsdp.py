@@ -1,0 +1,134 @@
+"""The adapter to FSDP2, that is to modules that `fully_shard` was called on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+
+from gradwire.agreement import check_agreement, check_codec
+from gradwire.codec import Codec
+from gradwire.codecs.cast import Identity
+from gradwire.learning import LearningCodec
+from gradwire.link import Link
+from gradwire.reducer import Reducer
+from gradwire.scatterer import Scatterer
+from gradwire.sharded import Handle, Scatter, Unit
+
+
+def attach(
+    module: FSDPModule,
+    codec: Codec,
+    *,
+    replicas: DeviceMesh | dist.ProcessGroup | None = None,
+    within: Codec | None = None,
+    error_feedback: bool | None = None,
+    min_numel: int = 10_000,
+    seed: int = 0,
+) -> Handle:
+    """Reduce the gradients of `module`, and of all FSDP modules below it, through `codec`.
+
+    Call it on every rank alike, after the last `fully_shard`.
+
+    replicas: for HSDP, the workers that hold the same shards as this one: a mesh of one dimension
+        or a process group. `codec` then encodes what goes between them.
+    within: with `replicas`, the codec between workers that hold different shards, which are mostly
+        in one machine; by default none.
+    error_feedback: add what was lost in a step to the next; by default for biased codecs only.
+    min_numel: buffers with fewer values travel raw, and shards between replicas. FSDP makes one
+        buffer of all gradients of a module, without those of FSDP modules below it.
+    seed: of the random streams; runs with the same seed and data are the same bit for bit.
+    """
+    if replicas is None and within is not None:
+        raise ValueError("`within` goes with `replicas`; without them pass the codec as `codec`.")
+    if isinstance(replicas, DeviceMesh):
+        replicas = replicas.get_group()
+    scattering = codec if replicas is None else within or Identity()
+    found = _find(module)
+    settings = {
+        "codec": str(codec),
+        "within": str(scattering),
+        "error_feedback": error_feedback,
+        "min_numel": min_numel,
+        "seed": seed,
+        "modules": [(each.name, each.shapes) for each in found],
+    }
+    for group in dict.fromkeys(each.group for each in found):  # in one order on all ranks
+        _check_leg(scattering, group, settings)
+    if replicas is not None:
+        _check_leg(codec, replicas, settings)
+    options: dict[str, Any] = {"error_feedback": error_feedback, "min_numel": min_numel}
+    scatterer = Scatterer(scattering, **options)
+    between = None if replicas is None else Reducer(Link(replicas), codec, seed=seed, **options)
+    units = [Unit(f.name, i, f.group.rank(), f.group.size()) for i, f in enumerate(found)]
+    handle = Handle(units, scatterer, between, seed)
+    for each, unit in zip(found, units, strict=True):
+        each.module.set_custom_reduce_scatter(Scatter(handle, unit))
+        if between is not None:
+            each.module.set_all_reduce_hook(partial(handle.exchange, unit))
+    return handle
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An FSDP module with parameters of its own."""
+
+    name: str
+    module: FSDPModule
+    group: dist.ProcessGroup
+    shapes: list[tuple[int, ...]]
+
+
+def _find(root: FSDPModule) -> list[_Found]:
+    """The FSDP modules of `root`. Those that `fully_shard` took together share one buffer."""
+    assert isinstance(root, nn.Module)
+    found: dict[int, _Found] = {}
+    for name, module in root.named_modules():
+        if isinstance(module, FSDPModule):
+            groups: list[Any] = list(module._get_fsdp_state()._fsdp_param_groups)
+            _check_module(name, groups)
+            for group in groups:
+                shapes = [tuple(p.sharded_param.shape) for p in group.fsdp_params]
+                shard_group = group.mesh_info.shard_process_group
+                found.setdefault(id(group), _Found(name, module, shard_group, shapes))
+    return list(found.values())
+
+
+def _check_module(name: str, groups: list[Any]) -> None:
+    if len(groups) > 1:
+        raise ValueError(
+            f"'{name}' has parameters on several meshes, for which FSDP takes no other "
+            "reduce-scatter than its own; call `fully_shard` with one mesh."
+        )
+    for group in groups:
+        if group.mesh_info.replicate_mesh_dim is not None:
+            raise ValueError(
+                f"'{name}' is sharded over a mesh with a dimension for replicas, and FSDP reduces "
+                'over that itself, uncompressed. Shard it over the other one, `mesh["shard"]`, '
+                'and pass `replicas=mesh["replicate"]` to `attach`.'
+            )
+        if group.device.type != "cpu":
+            raise NotImplementedError(
+                f"gradwire has kernels for CPU tensors, but '{name}' is on {group.device.type}."
+            )
+
+
+def _check_leg(codec: Codec, group: dist.ProcessGroup, settings: dict[str, Any]) -> None:
+    """Will `codec` do for what goes through `group`, and have all there the same settings?"""
+    check_codec(codec)
+    if isinstance(codec, LearningCodec):
+        raise TypeError(
+            f"{codec!r} learns from the means of whole parameters, and FSDP leaves each worker a "
+            "shard; use it under DistributedDataParallel, or a codec without memory here."
+        )
+    if codec.num_dependent(group.size()):
+        raise TypeError(
+            f"{codec!r} learns from the means how well workers agree, and FSDP leaves each worker "
+            "a shard; use `DQSG`, whose payloads need no others."
+        )
+    check_agreement(settings, Link(group))

@@ -1,0 +1,321 @@
+"""`attach` on real FSDP2 modules over gloo."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+
+import gradwire as gw
+from world import data
+
+LAYERS, WIDTH = 3, 127  # odd, so that shards are padded
+
+
+def model():
+    torch.manual_seed(0)
+    parts = [module for _ in range(LAYERS) for module in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+    return nn.Sequential(*parts, nn.Linear(WIDTH, 3))
+
+
+def shard(mesh=None, **options):
+    """Every layer but the last, which is the root's, is a unit."""
+    sharded = model()
+    for layer in sharded[: 2 * LAYERS : 2]:
+        fully_shard(layer, mesh=mesh, **options)
+    return fully_shard(sharded, mesh=mesh, **options)
+
+
+def backward(module, rank, step, scale=1.0):
+    x = data(rank, 16 * WIDTH, seed=step).view(16, WIDTH)
+    (module(x).float().square().sum() * scale).backward()
+
+
+def shards(module, of="grad"):
+    """The gradients, or the parameters, that this worker holds."""
+    tensors = [p.grad if of == "grad" else p.detach() for p in module.parameters()]
+    return [tensor.to_local().clone() for tensor in tensors]
+
+
+def equal(mine, theirs):
+    return all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def train_step(module, rank, step):
+    module.zero_grad()
+    backward(module, rank, step)
+    with torch.no_grad():
+        for p in module.parameters():
+            p -= 1e-3 * p.grad
+    return shards(module, "data")
+
+
+def train_plain_and_identity(rank):
+    plain, ours = shard(), shard()
+    gw.attach(ours, gw.Identity())
+    return [(train_step(plain, rank, i), train_step(ours, rank, i)) for i in range(4)][-1]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_identity_trains_bit_for_bit_like_plain_fsdp(worlds, size):
+    for plain, ours in worlds[size].run(train_plain_and_identity):
+        assert equal(plain, ours)
+
+
+def layout(gradients, world):
+    """The shards of a unit as FSDP lays them out: of each parameter the rows, padded with zeros."""
+    rows = [[] for _ in range(world)]
+    for gradient in gradients:
+        height = -(-len(gradient) // world)
+        padded = torch.zeros(height * world, *gradient.shape[1:])
+        padded[: len(gradient)] = gradient
+        for row, chunk in zip(rows, padded.split(height), strict=True):
+            row.append(chunk.reshape(-1))
+    return [torch.cat(row) for row in rows]
+
+
+def reduce_once(rank, codec, setting, dtype):
+    """What each worker's layer 2 has to say, and what shards of it come out, in the second step."""
+    policy = MixedPrecisionPolicy(reduce_dtype=dtype)
+    module, local = shard(mp_policy=policy), model()
+    setting(module)
+    gw.attach(module, codec, seed=3, error_feedback=False)
+    for step in range(2):
+        module.zero_grad()
+        local.zero_grad()
+        backward(module, rank, step)
+        backward(local, rank, step)
+    said = [p.grad for p in local[2].parameters()]
+    return layout(said, dist.get_world_size()), shards(module[2])
+
+
+def leave(module):
+    pass
+
+
+def ask_for_sums(module):
+    for each in module[: 2 * LAYERS : 2]:
+        each.set_force_sum_reduction_for_comms(True)
+
+
+def ask_for_a_fourth(module):
+    for each in module[: 2 * LAYERS : 2]:
+        each.set_gradient_divide_factor(4.0)
+
+
+def assert_laid_out(got, flat, world):
+    """`got` are the shards that FSDP cuts out of `flat`, which has padding between them."""
+    for part, whole in zip(got, model()[2].parameters(), strict=True):
+        room = -(-len(whole) // world) * whole[0].numel()
+        assert torch.equal(part.reshape(-1), flat[: part.numel()])
+        flat = flat[room:]
+    assert not flat.numel()
+
+
+def expect(codec, answers, owner, dtype=torch.float32):
+    """The mean of a shard of layer 2, the third unit. Each has numbers for two legs."""
+    world = len(answers)
+    key = gw.Key(seed=3, step=1, tensor=2 * 2 * world + owner)
+    return gw.simulate(codec, [rows[owner].to(dtype) for rows, _ in answers], key, "all_gather")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("spec", ["qsgd:bits=4", "qsgd:bits=2,block=none", "fp16", "global-qsgd"])
+def test_gradients_are_what_simulate_says(worlds, size, spec):
+    codec = gw.parse(spec)
+    answers = worlds[size].run(reduce_once, codec, leave, None)
+    for owner, (_, got) in enumerate(answers):
+        assert_laid_out(got, expect(codec, answers, owner), size)
+
+
+@pytest.mark.parametrize(("setting", "factor"), [(ask_for_sums, 1.0), (ask_for_a_fourth, 0.5)])
+def test_sums_and_factors_are_honoured(worlds, setting, factor):
+    """AVG, SUM and PREMUL_SUM: with two workers all factors are powers of two, hence exact."""
+    answers = worlds[2].run(reduce_once, gw.QSGD(), setting, None)
+    for owner, (_, got) in enumerate(answers):
+        assert_laid_out(got, factor * expect(gw.QSGD(), answers, owner), 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_reduction(worlds, dtype):
+    """FSDP halves float16 before the sum. Results are rounded to the type of the reduction."""
+    answers = worlds[2].run(reduce_once, gw.QSGD(bits=8), leave, dtype)
+    for owner, (_, got) in enumerate(answers):
+        expected = expect(gw.QSGD(bits=8), answers, owner, dtype)
+        assert_laid_out(got, expected.to(dtype).float(), 2)
+
+
+def reduce_raw(rank, setting):
+    """Buffers below `min_numel`, and what plain FSDP makes of them."""
+    ours, plain = shard(), shard()
+    setting(ours)
+    handle = gw.attach(ours, gw.QSGD(), min_numel=10**6)
+    backward(ours, rank, 0)
+    backward(plain, rank, 0)
+    return shards(ours[2]), shards(plain[2]), handle.stats()
+
+
+@pytest.mark.parametrize(
+    ("setting", "factor"), [(leave, 1.0), (ask_for_sums, 1.0), (ask_for_a_fourth, 0.5)]
+)
+def test_small_buffers_travel_raw(worlds, setting, factor):
+    for ours, plain, stats in worlds[2].run(reduce_raw, setting):
+        assert equal(ours, [factor * gradient for gradient in plain])
+        assert set(stats.raw) == {"", "0", "2", "4"}
+        assert stats.bits_per_value == 32
+
+
+def inf_step(rank):
+    """Rank 1 has an inf in step 2 of 5. Were gradients finite, and did the residuals change?"""
+    module = shard()
+    handle = gw.attach(module, gw.QSGD(bits=4), error_feedback=True)
+    finite, kept = [], []
+    for step in range(5):
+        before = handle.state_dict()["residuals"]
+        module.zero_grad()
+        backward(module, rank, step, scale=float("inf") if (rank, step) == (1, 2) else 1.0)
+        after = handle.state_dict()["residuals"]
+        finite.append(all(bool(gradient.isfinite().all()) for gradient in shards(module)))
+        kept.append(bool(before) and all(torch.equal(before[n], after[n]) for n in before))
+    return finite, kept
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_one_inf_step_passes_through_and_leaves_residuals_alone(worlds, size):
+    for finite, kept in worlds[size].run(inf_step):
+        assert finite == [True, True, False, True, True]
+        assert kept == [False, False, True, False, False]
+
+
+def shard_hybrid(within=None, **options):
+    """Replicas {0, 2} and {1, 3} of shards {0, 1} and {2, 3}."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    module = shard(mesh["shard"])
+    options = {"replicas": mesh["replicate"], "within": within, "min_numel": 1000, **options}
+    return module, gw.attach(module, gw.QSGD(bits=4), **options), shard(mesh)
+
+
+def reduce_hybrid(rank):
+    module, _, _ = shard_hybrid(seed=3)
+    local = model()
+    backward(module, rank, 0)
+    backward(local, rank, 0)
+    return layout([p.grad for p in local[2].parameters()], 2), shards(module[2])
+
+
+def test_what_goes_between_replicas_is_what_simulate_says(worlds):
+    """The mean of each replica, in halves and therefore exact, and the third leg of three."""
+    answers = worlds[4].run(reduce_hybrid)
+    for rank, (_, got) in enumerate(answers):
+        owner = rank % 2
+        means = [(answers[i][0][owner] + answers[i + 1][0][owner]) / 2 for i in (0, 2)]
+        key = gw.Key(seed=3, tensor=(2 * 3 + 2) * 2 + owner)
+        assert_laid_out(got, gw.simulate(gw.QSGD(bits=4), means, key), 2)
+
+
+def train_hybrid(rank, within, steps):
+    module, handle, native = shard_hybrid(within, error_feedback=True)
+    ours = [train_step(module, rank, step) for step in range(steps)][-1]
+    plain = [train_step(native, rank, step) for step in range(steps)][-1]
+    return ours, plain, handle.stats(), handle.state_dict()
+
+
+@pytest.mark.parametrize("within", [None, gw.QSGD(bits=8)])
+def test_replicas_of_hsdp_stay_bitwise_equal(worlds, within):
+    answers = worlds[4].run(train_hybrid, within, 5)
+    for one, two in ((0, 2), (1, 3)):
+        assert equal(answers[one][0], answers[two][0])
+    for ours, plain, stats, state in answers:
+        for mine, native in zip(ours, plain, strict=True):
+            assert (mine - native).norm() < 0.1 * native.norm()
+        assert (stats.steps, stats.raw) == (5, ("",))
+        assert set(state["between"]) == {"0", "2", "4"}
+        assert set(state["residuals"]) == (set() if within is None else {"0", "2", "4"})
+
+
+def resume(rank):
+    """Six steps at once, and three, a checkpoint, and three more in a new module."""
+    options = {"error_feedback": True, "seed": 1}
+    whole, first, second = shard(), shard(), shard()
+    gw.attach(whole, gw.QSGD(bits=2), **options)
+    one = gw.attach(first, gw.QSGD(bits=2), **options)
+    expected = [train_step(whole, rank, step) for step in range(6)][-1]
+    for step in range(3):
+        train_step(first, rank, step)
+    second.load_state_dict(first.state_dict())
+    gw.attach(second, gw.QSGD(bits=2), **options).load_state_dict(one.state_dict())
+    return expected, [train_step(second, rank, step) for step in range(3, 6)][-1]
+
+
+def test_resume_is_bit_identical(worlds):
+    for expected, resumed in worlds[2].run(resume):
+        assert equal(expected, resumed)
+
+
+def attach_wrongly(rank):
+    module = shard()
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("replicate", "shard"))
+    with pytest.raises(TypeError, match="which is FSDP1; call"):
+        gw.attach(FullyShardedDataParallel(model(), device_id=torch.device("cpu")), gw.QSGD())
+    with pytest.raises(ValueError, match=r'pass `replicas=mesh\["replicate"\]`'):
+        gw.attach(shard(mesh), gw.QSGD())
+    with pytest.raises(ValueError, match="`within` goes with `replicas`"):
+        gw.attach(module, gw.QSGD(), within=gw.QSGD())
+    with pytest.raises(TypeError, match="use it under DistributedDataParallel"):
+        gw.attach(module, gw.GradiVeQ())
+    with pytest.raises(TypeError, match="use `DQSG`"):
+        gw.attach(module, gw.NDQSG())
+    with pytest.raises(TypeError, match="`codec` must be a codec"):
+        gw.attach(module, "qsgd")
+    with pytest.raises(ValueError, match="`seed` is 0 on rank 0 and 1 on rank 1"):
+        gw.attach(module, gw.QSGD(), seed=rank)
+    handle = gw.attach(module, gw.QSGD())
+    with pytest.raises(ValueError, match="this state is of rank 7"):
+        handle.load_state_dict(handle.state_dict() | {"rank": 7})
+    handle.close()
+    with pytest.raises(RuntimeError, match="this gradwire handle is closed"):
+        backward(module, rank, 0)
+
+
+def test_wrong_uses_are_refused_with_a_sentence(worlds):
+    worlds[2].run(attach_wrongly)
+
+
+class Branches(nn.Module):
+    """Uses only one of its two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=i == 0) for i in range(2))
+
+    def forward(self, x, which):
+        return self.layers[which](x)
+
+
+def change_parameters(rank):
+    torch.manual_seed(0)
+    module = fully_shard(Branches())
+    gw.attach(module, gw.QSGD(), error_feedback=True)
+    module(data(rank, WIDTH).view(1, WIDTH), 0).sum().backward()
+    with pytest.raises(RuntimeError, match="not always the same parameters have one"):
+        module(data(rank, WIDTH).view(1, WIDTH), 1).sum().backward()
+
+
+def test_residuals_of_other_parameters_are_not_mixed_up(worlds):
+    worlds[2].run(change_parameters)
+
+
+def test_layers_taken_together_are_one_buffer(worlds):
+    for steps, residuals in worlds[2].run(train_together):
+        assert steps == 1
+        assert residuals == ["0"]
+
+
+def train_together(rank):
+    module = model()
+    fully_shard([module[0], module[2], module[4]])
+    fully_shard(module)
+    handle = gw.attach(module, gw.QSGD(), error_feedback=True)
+    backward(module, rank, 0)
+    return handle.stats().steps, list(handle.state_dict()["residuals"])
