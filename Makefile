@@ -5,6 +5,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+EXTRAS := report,docs,dev,accelerate,transformers,lightning,tensorboard
 CODECS := -c none -c fp16 -c qsgd:bits=4 -c qsgd:bits=2,block=128 -c qsgd:bits=4,wire=zstd
 
 .DEFAULT_GOAL := help
@@ -17,7 +18,7 @@ venv: .venv/.stamp
 
 .venv/.stamp: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[report,docs,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
 demo: venv

@@ -12,7 +12,7 @@ LAYERS = [
     {"wire", "link", "parts"},
     {"collectives", "lanes", "learner", "raw"},
     {"reducer"},
-    {"ddp", "functional"},
+    {"ddp", "functional", "integrations"},
 ]
 """Whatever is not named here is at the top, and may import everything."""
 

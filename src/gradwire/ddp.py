@@ -13,6 +13,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.codec import Codec
+from gradwire.integrations.tensorboard import Log, Writer
 from gradwire.lanes import Lanes, join
 from gradwire.learning import Layout
 from gradwire.link import Account, Link
@@ -72,6 +73,7 @@ class Handle:
         self._reducer = reducer
         self._lanes = Lanes(links)
         self._small = SmallParts()
+        self._log: Log | None = None
 
     @property
     def codec(self) -> Codec:
@@ -95,6 +97,18 @@ class Handle:
             learned=self._learned(),
             buffer_bytes=sum(link.buffer_nbytes for link in links),
             residual_bytes=sum(r.nbytes for r in self._reducer.residuals.values()),
+        )
+
+    def log_to(
+        self, writer: Writer, *, every: int = 10, nmse: bool = False, layers: bool = False
+    ) -> None:
+        """Write bytes, their ratio to float32, and times to `writer`, every so many steps.
+
+        nmse: also the error of this worker's gradient; costs one more encoding in these steps.
+        layers: that for each parameter too. One rank is enough: nothing is exchanged for it.
+        """
+        self._log = Log(
+            writer, self.stats, self._reducer, self._names, every=every, nmse=nmse, layers=layers
         )
 
     def _learned(self) -> dict[str, str]:
@@ -156,6 +170,8 @@ class Handle:
         The module cannot take another hook; wrap the model anew for that.
         """
         self._lanes.close()
+        if self._log is not None:
+            self._log.step_ended()
         if dist.is_initialized():
             for link in self._lanes.links:
                 dist.destroy_process_group(link.group)
@@ -168,7 +184,10 @@ class Handle:
             buffer = bucket.buffer()
             if bucket.index() == 0:
                 self._small = SmallParts()  # an earlier step may have ended in an error
-            work = self._reducer.work(buffer, self._parts(buffer, bucket.parameters()))
+            parts = self._parts(buffer, bucket.parameters())
+            if self._log is not None:
+                self._log.bucket(parts, first=bucket.index() == 0)
+            work = self._reducer.work(buffer, parts)
             futures = self._submit(work, last=bucket.is_last())
             self._reducer.step += bucket.is_last()
             return join(futures, lambda results: self._finish(buffer, work, results))
