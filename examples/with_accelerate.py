@@ -1,6 +1,5 @@
 """Hugging Face Accelerate: one line after `prepare`. `save_state` and `load_state` see to the rest.
 
-accelerate launch --cpu --num_processes 2 examples/with_accelerate.py
 torchrun --standalone --nproc-per-node 2 examples/with_accelerate.py
 """
 

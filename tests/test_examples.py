@@ -15,11 +15,14 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 def run(script, *launcher):
     command = [sys.executable, *launcher, str(FOLDER / script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=240, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            said, complaints = process.communicate(timeout=240)
+        finally:
+            process.terminate()  # a launcher that is killed outright leaves its workers behind
+    assert process.returncode == 0, complaints
+    return said
 
 
 @pytest.mark.parametrize(
