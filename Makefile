@@ -5,6 +5,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+EXTRAS := report,bench,docs,dev,accelerate,transformers,lightning,tensorboard
 CODECS := -c none -c fp16 -c bf16 -c qsgd:bits=4 -c qsgd:bits=2,block=128 -c qsgd:bits=4,wire=zstd \
 	-c dqsg -c ndqsg -c global-qsgd -c global-qsgd:dither=exponential -c fft \
 	-c gradiveq:energy=0.8,warmup_steps=10,train_steps=30
@@ -19,7 +20,7 @@ venv: .venv/.stamp
 
 .venv/.stamp: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[report,bench,docs,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
 demo: venv

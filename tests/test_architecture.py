@@ -14,6 +14,7 @@ LAYERS = [
     {"route", "failures"},
     {"reducer", "scatterer"},
     {"plan", "state"},
+    {"log"},
     {"handle"},
     {"ddp", "functional"},
     {"sharded"},

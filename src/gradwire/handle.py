@@ -17,6 +17,7 @@ from gradwire.codec import Codec
 from gradwire.lanes import Lanes, join
 from gradwire.learning import Layout
 from gradwire.link import Account, Link
+from gradwire.log import Log, Writer
 from gradwire.parameters import Parameter
 from gradwire.parts import Part
 from gradwire.plan import Plan, plan
@@ -78,6 +79,7 @@ class Handle:
         self._scale = 1.0  # what the loss is multiplied by, in residuals
         self._lanes = Lanes(links)
         self._small = SmallParts()
+        self._log: Log | None = None
 
     @property
     def codec(self) -> Codec:
@@ -117,6 +119,16 @@ class Handle:
             residual_bytes=sum(r.nbytes for r in reducer.residuals.values()),
         )
 
+    def log_to(
+        self, writer: Writer, *, every: int = 10, nmse: bool = False, layers: bool = False
+    ) -> None:
+        """Write bytes, their ratio to float32, and times to `writer`, every so many steps.
+
+        nmse: also the error of this worker's gradient; costs one more encoding in these steps.
+        layers: that for each parameter too. One rank is enough: nothing is exchanged for it.
+        """
+        self._log = Log(writer, self.stats, self._reducer, every=every, nmse=nmse, layers=layers)
+
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: every rank must save its own. It suits `dcp.save`; see `state.py`."""
         return state.save(self._reducer, self._parameters, self._scale)
@@ -134,6 +146,8 @@ class Handle:
         The module cannot take another hook; wrap the model anew for that.
         """
         self._lanes.close()
+        if self._log is not None:
+            self._log.step_ended()
 
     def hook(self) -> Callable[..., Future[Tensor]]:
         """The communication hook for `register_comm_hook`."""
@@ -151,6 +165,8 @@ class Handle:
         return gradwire_hook
 
     def _begin(self) -> None:
+        if self._log is not None:
+            self._log.step_begins()
         self._small = SmallParts()  # an earlier step may have ended in an error
         scale = 1.0 if self._scaler is None else self._scaler.get_scale()
         if scale != self._scale:
@@ -158,10 +174,13 @@ class Handle:
             self._scale = scale
 
     def _reduce(self, buffer: Tensor, parameters: list[Tensor], *, last: bool) -> Future[Tensor]:
+        parts = [] if buffer.is_sparse else self._parts(buffer, parameters)
+        if self._log is not None:
+            self._log.bucket(parts)
         if buffer.is_sparse:
             work = Work([partial(reduce_sparse, values=buffer)], [], {})
         else:
-            work = self._reducer.work(buffer, self._parts(buffer, parameters))
+            work = self._reducer.work(buffer, parts)
         futures = self._submit(work, last)
         self._reducer.step += last
         return join(futures, lambda results: self._finish(buffer, work, results))

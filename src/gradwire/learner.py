@@ -29,13 +29,17 @@ class Learner:
 
     def reduce(self, link: Link, parts: Sequence[Part], key: Key) -> None:
         """Each part by what its state says: one message of terms, one of raw values."""
-        codecs = [self.codec.codec_for(self._state(part), _layout(part)) for part in parts]
+        codecs = [self.codec_for(part) for part in parts]
         self._reduce_raw(
             link, [part for part, codec in zip(parts, codecs, strict=True) if codec is None]
         )
         terms = [(part, codec) for part, codec in zip(parts, codecs, strict=True) if codec]
         remarks = self._sum_terms(link, terms, key) if terms else {}
         self._learn(link, parts, [remarks.get(part.tensor, ()) for part in parts])
+
+    def codec_for(self, part: Part) -> SummableCodec | None:
+        """What encodes this part in this step; None: it travels raw."""
+        return self.codec.codec_for(self._state(part), _layout(part))
 
     def _sum_terms(
         self, link: Link, terms: Sequence[tuple[Part, SummableCodec]], key: Key

@@ -26,6 +26,15 @@ class LinkError(RuntimeError):
     """Another worker did not answer: it has died, left or stopped."""
 
 
+def ring_nbytes(nbytes: int, size: int) -> int:
+    """What each of `size` workers sends for a ring all-reduce of `nbytes` bytes.
+
+    >>> ring_nbytes(1000, size=4)
+    1500
+    """
+    return 2 * (size - 1) * nbytes // size
+
+
 @dataclass
 class Account:
     """Totals since the link was made. Bytes are those this worker sends to others."""
@@ -111,8 +120,7 @@ class Link:
         elif direct and op == "sum" and not tensor.is_floating_point():
             self._sum_by_shards(tensor)
         else:
-            sent = 2 * (self.size - 1) * tensor.numel() * tensor.element_size() // self.size
-            with self._sending(sent):
+            with self._sending(ring_nbytes(tensor.nbytes, self.size)):
                 dist.all_reduce(tensor, _OPS[op], group=self.group)
 
     def all_reduce_sparse(self, tensor: Tensor) -> Tensor:

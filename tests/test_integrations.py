@@ -1,0 +1,271 @@
+"""gradwire under Accelerate, the Hugging Face Trainer and Lightning: the real ones, over gloo."""
+
+from pathlib import Path
+
+import lightning
+import pytest
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import TrainingArguments
+
+import gradwire as gw
+from gradwire.integrations.accelerate import attach
+from gradwire.integrations.lightning import Compress
+from gradwire.integrations.transformers import CompressedTrainer
+from gradwire.integrations.workers import load_from, save_to
+from gradwire.link import ring_nbytes
+from world import data
+
+WIDTH, STEPS = 128, 6
+CODEC = gw.QSGD(bits=2)
+FEEDBACK = {"error_feedback": True}
+
+
+class Net(nn.Module):
+    """Three layers that are encoded; `forward` returns what the Trainer wants, a loss."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        layers = [m for _ in range(3) for m in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+        self.net = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return {"loss": self.net(x).square().mean()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return str(tmp_path)
+
+
+def as_under_torchrun(patch, rank):
+    """Tell the frameworks of the process group that is there already."""
+    size = dist.get_world_size()
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    for name, value in {**names, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29555}.items():
+        patch.setenv(name, str(value))
+
+
+def weights(model):
+    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+
+def float32_bytes(steps):
+    numel = sum(p.numel() for p in Net().parameters())
+    return steps * ring_nbytes(4 * numel, dist.get_world_size())
+
+
+def check_runs(answers):
+    """Ranks agree to the bit, what was resumed is what was never interrupted, and it was small."""
+    for whole, resumed, ratio in answers:
+        assert torch.equal(whole, answers[0][0])
+        assert torch.equal(whole, resumed)
+        assert ratio < 0.1
+
+
+# Accelerate
+
+
+def accelerated():
+    accelerator = Accelerator(cpu=True)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    return accelerator, model, optimizer, attach(accelerator, model, CODEC, **FEEDBACK)
+
+
+def accelerated_steps(run, rank, steps):
+    accelerator, model, optimizer, _ = run
+    for step in steps:
+        optimizer.zero_grad()
+        accelerator.backward(model(data(rank, 16 * WIDTH, seed=step).view(16, WIDTH))["loss"])
+        optimizer.step()
+    return weights(model)
+
+
+def accelerate_resume(rank, folder):
+    with pytest.MonkeyPatch.context() as patch:
+        as_under_torchrun(patch, rank)
+        run = accelerated()
+        accelerated_steps(run, rank, range(3))
+        run[0].save_state(folder)
+        whole = accelerated_steps(run, rank, range(3, STEPS))
+        again = accelerated()
+        fresh = again[-1].state_dict()
+        again[0].load_state(folder)
+        resumed = accelerated_steps(again, rank, range(3, STEPS))
+        again[0].load_state(folder)
+        again[-1].load_state_dict(fresh)
+        assert not torch.equal(accelerated_steps(again, rank, range(3, STEPS)), whole)
+        for each in (run, again):
+            each[-1].close()
+        AcceleratorState._reset_state(reset_partial_state=True)
+    return whole, resumed, run[-1].stats().bytes_sent / float32_bytes(STEPS)
+
+
+def test_accelerate_resumes_bit_for_bit(worlds, folder):
+    check_runs(worlds[2].run(accelerate_resume, folder))
+    states = [path.name for path in Path(folder).glob("gradwire*")]
+    assert sorted(states) == ["gradwire_0.pt", "gradwire_1.pt"]
+
+
+def accelerate_two_models(rank, folder):
+    """Two models under one accelerator, trained and saved; which rank's steps did each load?"""
+    with pytest.MonkeyPatch.context() as patch:
+        as_under_torchrun(patch, rank)
+        accelerator = Accelerator(cpu=True)
+        models = [accelerator.prepare(Net()) for _ in range(2)]
+        handles = [attach(accelerator, model, CODEC, **FEEDBACK) for model in models]
+        for model, steps in zip(models, (1, 2), strict=True):
+            for step in range(steps):
+                model(data(rank, 16 * WIDTH, seed=step).view(16, WIDTH))["loss"].backward()
+        accelerator.save_state(folder)
+        for handle in handles:
+            handle.load_state_dict({**handle.state_dict(), "step": 99})
+        accelerator.load_state(folder)
+        found = [handle.stats().steps for handle in handles]
+        for handle in handles:
+            handle.close()
+        AcceleratorState._reset_state(reset_partial_state=True)
+    return found
+
+
+def test_accelerate_keeps_the_states_of_two_models_apart(worlds, folder):
+    assert worlds[2].run(accelerate_two_models, folder) == [[1, 2], [1, 2]]
+
+
+# The Hugging Face Trainer
+
+
+def trainer_of(folder):
+    examples = [{"x": data(i, WIDTH, seed=9)} for i in range(2 * 4 * STEPS)]
+    args = TrainingArguments(
+        output_dir=folder, use_cpu=True, max_steps=STEPS, save_steps=3, report_to=[],
+        per_device_train_batch_size=4, disable_tqdm=True, learning_rate=1e-3,
+        remove_unused_columns=False, ddp_find_unused_parameters=False,
+    )  # fmt: skip
+    return CompressedTrainer(
+        Net(), args, train_dataset=examples, codec=CODEC, attach_options=FEEDBACK
+    )
+
+
+def trainer_resume(rank, folder):
+    with pytest.MonkeyPatch.context() as patch:
+        as_under_torchrun(patch, rank)
+        trainer = trainer_of(folder)
+        trainer.train()
+        whole = weights(trainer.model)
+        again = trainer_of(folder)
+        again.train(resume_from_checkpoint=f"{folder}/checkpoint-3")
+        resumed = weights(again.model)
+        assert again.handle.stats().steps == STEPS
+        for each in (trainer, again):
+            each.handle.close()
+        AcceleratorState._reset_state(reset_partial_state=True)
+    return whole, resumed, trainer.handle.stats().bytes_sent / float32_bytes(STEPS)
+
+
+def test_the_trainer_resumes_bit_for_bit(worlds, folder):
+    check_runs(worlds[2].run(trainer_resume, folder))
+    assert (Path(folder) / "checkpoint-3" / "gradwire_1.pt").is_file()
+
+
+def trainer_twice(rank, folder):
+    with pytest.MonkeyPatch.context() as patch:
+        as_under_torchrun(patch, rank)
+        trainer = trainer_of(folder)
+        trainer.train()
+        trainer.train()
+        trainer.handle.close()
+        AcceleratorState._reset_state(reset_partial_state=True)
+    return trainer.handle.stats().steps
+
+
+def test_the_trainer_trains_twice(worlds, folder):
+    assert worlds[2].run(trainer_twice, folder) == [2 * STEPS] * 2
+
+
+# Lightning
+
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def training_step(self, batch):
+        return self.net(batch[0])["loss"]
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def fit(folder, checkpoint=None):
+    """Two epochs of three steps, from the start or from a checkpoint."""
+    examples = TensorDataset(torch.stack([data(i, WIDTH, seed=9) for i in range(2 * 4 * 3)]))
+    compress, module = Compress(CODEC, **FEEDBACK), Module()
+    strategy = DDPStrategy(
+        cluster_environment=TorchElasticEnvironment(), process_group_backend="gloo"
+    )
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy=strategy, max_epochs=2, logger=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
+        callbacks=[compress, ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)],
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(examples, batch_size=4, shuffle=True), ckpt_path=checkpoint)
+    return weights(module), compress.handle.stats()
+
+
+def lightning_resume(rank, folder):
+    with pytest.MonkeyPatch.context() as patch:
+        as_under_torchrun(patch, rank)
+        whole, stats = fit(folder)
+        resumed, _ = fit(folder, f"{folder}/epoch=0.ckpt")
+    return whole, resumed, stats.bytes_sent / float32_bytes(STEPS)
+
+
+def test_lightning_resumes_bit_for_bit(worlds, folder):
+    check_runs(worlds[2].run(lightning_resume, folder))
+    saved = torch.load(f"{folder}/epoch=0.ckpt", weights_only=True)["callbacks"]["Compress"]
+    mine, theirs = (state["residuals"]["net.net.0.weight"] for state in saved["ranks"])
+    assert not torch.equal(mine, theirs)
+
+
+# What they share
+
+
+def missing_states(rank, folder):
+    """A folder without states, then one where rank 1's node has lost them."""
+    ddp = nn.parallel.DistributedDataParallel(Net())
+    handle = gw.attach(ddp, CODEC)
+    with pytest.warns(UserWarning, match="holds no state of gradwire: residuals start at zero"):
+        load_from(folder, handle)
+    own = f"{folder}/node{rank}"
+    if rank == 0:
+        Path(own).mkdir()
+        torch.save(handle.state_dict(), Path(own) / "gradwire_0.pt")
+    dist.barrier()
+    with pytest.raises(FileNotFoundError, match=r"ranks \[1\] find no state of gradwire"):
+        load_from(own, handle)
+    save_to(folder, handle)
+    load_from(folder, handle)
+    handle.close()
+
+
+def test_a_state_is_found_by_all_ranks_or_none(worlds, folder):
+    worlds[2].run(missing_states, folder)
+
+
+def test_one_process_has_nothing_to_attach():
+    accelerator = Accelerator(cpu=True)
+    with pytest.warns(UserWarning, match="qsgd:bits=2 is not attached: there is one worker"):
+        assert attach(accelerator, accelerator.prepare(Net()), CODEC) is None
+    AcceleratorState._reset_state(reset_partial_state=True)
