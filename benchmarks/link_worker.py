@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
 from gradwire.lab.tasks import TASKS
+from gradwire.state import pack
 
 WARM_UP_STEPS = 3  # DDP lays out its buckets anew after the first
 LEAST_STEPS = 3
@@ -122,15 +123,16 @@ def compress(handle: gw.Handle, model: nn.Module) -> None:
         if isinstance(module, nn.Linear):
             nn.Linear(module.in_features, module.out_features)
     axes = torch.randn(INPUT_RANK, WIDTH)
-    state = handle.state_dict()
+    subspaces = {}
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear):
             continue
         basis = torch.linalg.qr(axes.T).Q.T.contiguous()
-        subspace = {"phase": "compress", "basis": basis, "mean": torch.zeros(module.weight.shape)}
-        state["learned"]["states"][f"{name}.weight"] = subspace
+        mean = torch.zeros(module.weight.shape)
+        subspaces[f"{name}.weight"] = {"phase": "compress", "basis": basis, "mean": mean}
         axes = axes @ module.weight.detach().T
-    handle.load_state_dict(state)
+    learned = pack({str(handle.codec): subspaces})
+    handle.load_state_dict(handle.state_dict() | {"learned": learned})
 
 
 def step(ddp: DistributedDataParallel, inputs: torch.Tensor, exchange: bool) -> float:

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.lab.data import batches, load_mnist
-from gradwire.lab.tasks import perceptron
+from gradwire.lab.data import batches
+from gradwire.lab.mnist import load_mnist, perceptron
 
 
 def main() -> None:

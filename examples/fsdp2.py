@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import gradwire as gw
-from gradwire.lab.data import batches, load_mnist
-from gradwire.lab.tasks import perceptron
+from gradwire.lab.data import batches
+from gradwire.lab.mnist import load_mnist, perceptron
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import gradwire as gw
-from gradwire.lab.data import batches, load_mnist
-from gradwire.lab.tasks import perceptron
+from gradwire.lab.data import batches
+from gradwire.lab.mnist import load_mnist, perceptron
 
 CLIENTS, ROUNDS = 2, 60
 

@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gradwire as gw
 from gradwire.integrations.accelerate import attach
-from gradwire.lab.data import load_mnist
-from gradwire.lab.tasks import perceptron
+from gradwire.lab.mnist import load_mnist, perceptron
 
 
 def main() -> None:
