@@ -55,7 +55,7 @@ def test_a_codec_costs_less_than_a_point(worlds, name, size, steps):
 
 
 def test_the_example_trains():
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [sys.executable, *launcher, str(EXAMPLE)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     said = subprocess.check_output(command, text=True, timeout=240, env=environment)
