@@ -1,0 +1,142 @@
+"""Checkpoints: per rank, of plain data, for `torch.save` and for DCP; resuming changes no bit."""
+
+import io
+import warnings
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire as gw
+from gradwire.state import unpack
+from laws import EXAMPLES
+from world import data
+
+POLICY = gw.Policy(codecs={"3.weight": gw.NDQSG(block=1024), "2.weight": gw.Cast("fp16")})
+LEARNING = "gradiveq:slice=128,warmup_steps=1,train_steps=8,compress_steps=9,inner=fp16"
+
+
+def attached(spec, policy=None):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 128), nn.Linear(128, 100))
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.1)
+    return ddp, gw.attach(ddp, gw.parse(spec), policy=policy)
+
+
+def gradients(ddp, rank, steps):
+    """The mean gradients of every step.
+
+    Inputs lie in three dimensions, for GradiVeQ, and nearly agree among ranks, for NDQSG.
+    """
+    rows = []
+    for step in steps:
+        ddp.zero_grad()
+        x = (data(9, 24, seed=step) + 0.01 * data(rank, 24, seed=step)).view(8, 3)
+        ddp(x @ data(9, 3 * 128).view(3, 128)).square().mean().backward()
+        rows.append(torch.cat([p.grad.reshape(-1) for p in ddp.parameters()]))
+    return rows
+
+
+def resumed(rank, spec, policy, cut, steps):
+    """`steps` steps at once, and the same with a checkpoint after `cut` of them."""
+    whole, one = attached(spec, policy)
+    expected = gradients(whole, rank, range(steps))
+    first, two = attached(spec, policy)
+    gradients(first, rank, range(cut))
+    file = io.BytesIO()
+    torch.save(two.state_dict(), file)
+    file.seek(0)
+    second, three = attached(spec, policy)
+    three.load_state_dict(torch.load(file, weights_only=True))
+    got = gradients(second, rank, range(cut, steps))
+    for handle in (one, two, three):
+        handle.close()
+    return all(torch.equal(a, b) for a, b in zip(expected[cut:], got, strict=True))
+
+
+@pytest.mark.parametrize("spec", EXAMPLES)
+def test_resume_is_bit_identical_with_every_codec(worlds, spec):
+    assert worlds[2].run(resumed, spec, None, 2, 4) == [True, True]
+
+
+def test_resume_is_bit_identical_with_a_policy_and_in_the_middle_of_a_phase(worlds):
+    assert worlds[2].run(resumed, LEARNING, POLICY, 11, 14) == [True, True]
+
+
+def checkpointed(rank, folder, steps):
+    """Train and save by DCP; the state, and the gradients of the three steps that follow."""
+    ddp, handle = attached(LEARNING, POLICY)
+    gradients(ddp, rank, range(steps))
+    dcp.save({"gradwire": handle}, checkpoint_id=folder)
+    state = handle.state_dict()
+    rows = gradients(ddp, rank, range(steps, steps + 3))
+    handle.close()
+    return state, rows
+
+
+def restored(rank, folder, steps, partial=False):
+    """Load by DCP into a fresh attachment; its state, gradients, and what was warned of."""
+    ddp, handle = attached(LEARNING, POLICY)
+    planner = dcp.DefaultLoadPlanner(allow_partial_load=partial)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dcp.load({"gradwire": handle}, checkpoint_id=folder, planner=planner)
+    state = handle.state_dict()
+    rows = gradients(ddp, rank, range(steps, steps + 3))
+    handle.close()
+    texts = [str(w.message) for w in caught]
+    return state, rows, [text for text in texts if text.startswith("the state is of")]
+
+
+def test_every_rank_gets_its_own_state_back_from_dcp(worlds, tmp_path):
+    saved = worlds[2].run(checkpointed, tmp_path, 11)
+    loaded = worlds[2].run(restored, tmp_path, 11)
+    owed = [state[f"rank{rank}"]["residuals"]["2.weight"] for rank, (state, _) in enumerate(saved)]
+    assert not torch.equal(*owed)
+    for rank, ((_, rows), (state, again, texts)) in enumerate(zip(saved, loaded, strict=True)):
+        assert torch.equal(state[f"rank{rank}"]["residuals"]["2.weight"], owed[rank])
+        assert state[f"rank{rank}"]["failure_rates"]["3.weight"] is not None
+        assert all(torch.equal(a, b) for a, b in zip(rows, again, strict=True))
+        assert texts == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3)])
+def test_another_number_of_workers_keeps_what_is_shared_and_warns(worlds, tmp_path, before, after):
+    """DCP refuses keys that a checkpoint lacks, as those of new ranks, unless told otherwise."""
+    saved = worlds[before].run(checkpointed, tmp_path, 11)
+    loaded = worlds[after].run(restored, tmp_path, 11, after > before)
+    learned = unpack(saved[0][0]["learned"])
+    for rank, (state, rows, texts) in enumerate(loaded):
+        assert state["step"] == 11
+        assert state["world"] == after
+        again = unpack(state["learned"])
+        assert list(again) == list(learned)
+        basis, expected = (each[LEARNING]["0.weight"]["basis"] for each in (again, learned))
+        assert torch.equal(basis, expected)
+        local = state[f"rank{rank}"]
+        assert all(residual.abs().max() == 0 for residual in local["residuals"].values())
+        assert local["failure_rates"] == {"3.weight": None}
+        assert all(torch.equal(a, b) for a, b in zip(rows, loaded[0][1], strict=True))
+        assert len(texts) == 1
+        assert f"the state is of {before} workers and there are {after} now" in texts[0]
+
+
+def load_wrongly(rank):
+    _, handle = attached("fp16")
+    state = handle.state_dict()
+    other = {**state, f"rank{1 - rank}": state[f"rank{rank}"]}
+    del other[f"rank{rank}"]
+    with pytest.raises(
+        ValueError, match=f"is of rank{1 - rank} of 2, but this worker is rank{rank}"
+    ):
+        handle.load_state_dict(other)
+    state[f"rank{rank}"]["residuals"]["gone"] = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"the state is of unknown parameters: \['gone'\]"):
+        handle.load_state_dict(state)
+    handle.close()
+
+
+def test_states_of_others_are_refused_with_a_sentence(worlds):
+    worlds[2].run(load_wrongly)
