@@ -9,7 +9,7 @@ ROOT = Path(gradwire.__file__).parent
 LAYERS = [
     {"codec", "learning", "kernels"},
     {"codecs"},
-    {"wire", "link", "parts", "parameters", "policy"},
+    {"wire", "link", "parts", "parameters", "policy", "stats"},
     {"agreement", "collectives", "lanes", "learner", "raw"},
     {"route", "failures"},
     {"reducer", "scatterer"},

@@ -13,8 +13,9 @@ from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
 from gradwire.functional import all_reduce
-from gradwire.handle import Handle, Stats
+from gradwire.handle import Handle
 from gradwire.policy import Policy
+from gradwire.stats import Stats
 from gradwire.wire import WireError, decode, encode
 
 __version__ = "0.1.0"

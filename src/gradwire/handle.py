@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,43 +22,7 @@ from gradwire.parts import Part
 from gradwire.plan import Plan, plan
 from gradwire.raw import SmallParts, reduce_sparse
 from gradwire.reducer import Reducer, Work
-
-
-@dataclass(frozen=True)
-class Stats:
-    """What an attachment has done so far.
-
-    `bytes_sent` is what this worker sent to others, from the sizes of the buffers handed to the
-    collectives; `bits_per_value` the size of its own messages over their values. Seconds are
-    those of all lanes together, which work beside the backward pass and beside each other. `raw`
-    names the parameters that always travel uncompressed.
-
-    Of a codec whose payloads depend on each other: `expected_failures` is how many values were
-    probably decoded wrong, over all workers, and `fallbacks` how often a parameter was sent by
-    the plain code because too many would have been. Of a codec that learns: `learned` says where
-    it stands with each of its parameters.
-
-    `buffer_bytes` is the memory that was allocated to encode, send, receive and decode, and
-    `residual_bytes` that of error feedback; neither is ever given back before `close`.
-    """
-
-    steps: int
-    bytes_sent: int
-    bits_per_value: float
-    encode_s: float
-    comm_s: float
-    decode_s: float
-    raw: tuple[str, ...]
-    learned: dict[str, str]
-    expected_failures: float = 0.0
-    fallbacks: int = 0
-    buffer_bytes: int = 0
-    residual_bytes: int = 0
-
-    @property
-    def bytes_per_step(self) -> float:
-        """Bytes this worker sent to others in a step, on average."""
-        return self.bytes_sent / max(self.steps, 1)
+from gradwire.stats import Stats
 
 
 class Handle:

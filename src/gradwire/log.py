@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -12,9 +12,7 @@ from gradwire.collectives import simulate
 from gradwire.link import ring_nbytes
 from gradwire.parts import Part
 from gradwire.reducer import Reducer
-
-if TYPE_CHECKING:
-    from gradwire.handle import Stats
+from gradwire.stats import Stats
 
 
 class Writer(Protocol):

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from gradwire.codec import Codec, Key
-from gradwire.handle import Stats
 from gradwire.link import Account, Link
 from gradwire.parts import Part
 from gradwire.reducer import Reducer
 from gradwire.scatterer import Scatterer
+from gradwire.stats import Stats
 
 
 @dataclass(frozen=True)
