@@ -1,5 +1,6 @@
 """A worker whose rank 1 fails in step 2, in the way it is told. See `test_ddp_failures.py`."""
 
+import itertools
 import json
 import os
 import signal
@@ -17,18 +18,18 @@ import gradwire as gw
 
 
 class Failing(gw.QSGD):
-    """Counts payloads, and fails at the eleventh: the third of step 2."""
+    """Counts payloads, over all lanes, and fails at the eleventh: the third of step 2."""
 
     way = ""
-    count = 0
+    counter = itertools.count(1)
 
     def encode_into(self, *args, **options):
-        Failing.count += 1
-        if Failing.count == 11 and self.way == "raise":
+        count = next(Failing.counter)
+        if count == 11 and self.way == "raise":
             raise ValueError("out of ink")
-        if Failing.count == 11 and self.way == "die":
+        if count == 11 and self.way == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        if Failing.count == 11 and self.way == "hang":
+        if count == 11 and self.way == "hang":
             time.sleep(3600)
         return super().encode_into(*args, **options)
 
