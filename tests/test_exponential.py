@@ -302,8 +302,9 @@ def count_bytes(rank, numel):
 def test_bytes_are_those_of_two_shots(worlds, size):
     numel = 512 * 96
     for sent, message in worlds[size].run(count_bytes, numel):
-        assert message == numel + 4 * numel // 512
-        assert sent == 2 * (size - 1) * message // size
+        norms = 4 * numel // 512
+        assert message == numel + norms
+        assert sent == (size - 1) * norms + 2 * (size - 1) * numel // size
 
 
 def reduce_grouped(rank, order, together):

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from gradwire.link import Link
+from gradwire.parts import Part
 
 
 class SmallParts:
@@ -20,23 +21,28 @@ class SmallParts:
 
     def __init__(self) -> None:
         self.done: Future[Any] = Future()
-        self._waiting: list[Tensor] = []
+        self._waiting: list[Part] = []
 
     @property
     def numel(self) -> int:
         """How many values wait."""
-        return sum(values.numel() for values in self._waiting)
+        return sum(part.values.numel() for part in self._waiting)
 
-    def add(self, values: Sequence[Tensor]) -> None:
-        """Let `values` wait."""
-        self._waiting += values
+    def add(self, parts: Sequence[Part]) -> None:
+        """Let `parts` wait."""
+        self._waiting += parts
 
     def job(self) -> Callable[[Link], None]:
-        """Replace everything that waits by its mean over the workers."""
+        """Replace everything that waits by its mean over the workers.
+
+        In the order of parameters, not of buckets: a ring adds in an order that depends on the
+        place in the message, and DDP lays its buckets out anew after the first step.
+        """
+        waiting = [part.values for part in sorted(self._waiting, key=lambda part: part.tensor)]
 
         def reduce(link: Link) -> None:
-            for dtype in dict.fromkeys(values.dtype for values in self._waiting):
-                reduce_joined(link, [v for v in self._waiting if v.dtype == dtype])
+            for dtype in dict.fromkeys(values.dtype for values in waiting):
+                reduce_joined(link, [v for v in waiting if v.dtype == dtype])
 
         return reduce
 

@@ -45,7 +45,7 @@ class Work:
     """
 
     jobs: Sequence[Job]
-    small: Sequence[Tensor]
+    small: Sequence[Part]
     chunks: Mapping[Route, Sequence[Sequence[Slice]]]
 
 
@@ -115,7 +115,7 @@ class Reducer:
         for part in parts:
             route = self.route_for(part.tensor, part.values)
             if route is None:
-                small.append(part.values)
+                small.append(part)
             else:
                 coded.setdefault(route, []).append(part)
         if not coded or self.step < self.warmup_steps:
@@ -137,7 +137,7 @@ class Reducer:
         work = self.work(bucket, parts)
         results = [job(self.link) for job in work.jobs]
         if work.small:
-            reduce_joined(self.link, work.small)
+            reduce_joined(self.link, [part.values for part in work.small])
         self.finish(work, results)
 
     def residual(self, tensor: int, values: Tensor) -> Tensor:
