@@ -16,8 +16,15 @@ from gradwire.lab.mnist import load_mnist, perceptron
 
 
 def main() -> None:
-    """Train 784-300-100-10 on this worker's share of the digits."""
     dist.init_process_group("gloo")
+    said = train()
+    if dist.get_rank() == 0:
+        print(said)
+    dist.destroy_process_group()
+
+
+def train() -> str:
+    """Train 784-300-100-10 on this worker's share of the digits."""
     torch.manual_seed(0)
     model = perceptron()
     for layer in model:
@@ -38,11 +45,11 @@ def main() -> None:
 
     with torch.no_grad():  # on every worker, since a forward pass gathers the weights
         right = (model(digits.test.inputs).argmax(1) == digits.test.targets).float().mean()
-    if dist.get_rank() == 0:
-        stats = handle.stats()
-        print(f"accuracy {right:.1%}, {stats.bytes_per_step:,.0f} bytes a step, ", end="")
-        print(f"{stats.bits_per_value:.2f} bits a value")
-    dist.destroy_process_group()
+    stats = handle.stats()
+    return (
+        f"accuracy {right:.1%}, {stats.bytes_per_step:,.0f} bytes a step, "
+        f"{stats.bits_per_value:.2f} bits a value"
+    )
 
 
 if __name__ == "__main__":

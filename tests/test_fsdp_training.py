@@ -1,9 +1,7 @@
 """The lab's networks under FSDP2, with and without a codec."""
 
-import os
 import re
-import subprocess
-import sys
+import runpy
 from itertools import islice
 from pathlib import Path
 
@@ -54,10 +52,11 @@ def test_a_codec_costs_less_than_a_point(worlds, name, size, steps):
     assert 4 / 32 < stats.bytes_per_step / float32 < 4.3 / 32
 
 
-def test_the_example_trains():
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *launcher, str(EXAMPLE)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    said = subprocess.check_output(command, text=True, timeout=240, env=environment)
-    assert float(re.search(r"accuracy ([\d.]+)%", said)[1]) > 70
-    assert float(re.search(r"([\d.]+) bits a value", said)[1]) < 4.3
+def run_example(rank):
+    return runpy.run_path(str(EXAMPLE))["train"]()
+
+
+def test_the_example_trains(worlds):
+    for said in worlds[2].run(run_example):
+        assert float(re.search(r"accuracy ([\d.]+)%", said)[1]) > 70
+        assert float(re.search(r"([\d.]+) bits a value", said)[1]) < 4.3
