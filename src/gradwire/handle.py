@@ -137,12 +137,12 @@ class Handle:
             self._scale = scale
 
     def _reduce(self, buffer: Tensor, parameters: list[Tensor], *, last: bool) -> Future[Tensor]:
-        parts = [] if buffer.is_sparse else self._parts(buffer, parameters)
-        if self._log is not None:
-            self._log.bucket(parts)
         if buffer.is_sparse:
             work = Work([partial(reduce_sparse, values=buffer)], [], {})
         else:
+            parts = self._parts(buffer, parameters)
+            if self._log is not None:
+                self._log.bucket(parts)
             work = self._reducer.work(buffer, parts)
         futures = self._submit(work, last)
         self._reducer.step += last

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gradwire import collectives
-from gradwire.codec import Key, SummableCodec
+from gradwire.codec import Key, SummableCodec, is_finite
 from gradwire.learning import Layout, LearningCodec, State
 from gradwire.link import Link
 from gradwire.parts import Part, whole
@@ -65,7 +65,7 @@ class Learner:
             values.add_(residual, alpha=share)
         reduce_joined(link, [part.values for part in parts])
         for values, residual, share in due:
-            if bool(values.isfinite().all()):
+            if is_finite(values):
                 residual.mul_(1.0 - share)
 
     def _learn(

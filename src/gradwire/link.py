@@ -79,6 +79,7 @@ class Link:
         self.size = dist.get_world_size(group)
         self.account = Account()
         self.codec_nbytes = 0  # scratch memory of the codecs in the thread that uses this link
+        self._is_gloo = dist.get_backend(group) == "gloo"
         self._rooms: dict[str, Tensor] = {}
 
     @property
@@ -112,9 +113,9 @@ class Link:
         owners of shards, in two steps and for as many bytes; maxima, which are few, are sent to
         everyone, in one step. Floats go round the ring, so that their sums are plain DDP's.
         """
-        direct = self.size > 2 and dist.get_backend(self.group) == "gloo"
         if self.size == 1:
             return
+        direct = self.size > 2 and self._is_gloo
         if direct and op == "max" and self.size <= _FEW:
             self._max_by_gathering(tensor)
         elif direct and op == "sum" and not tensor.is_floating_point():
@@ -161,7 +162,7 @@ class Link:
 
     def all_gather(self, out: Tensor, tensor: Tensor) -> None:
         """Fill `out` with every worker's `tensor`, in the order of ranks."""
-        with self._sending((self.size - 1) * tensor.numel() * tensor.element_size()):
+        with self._sending((self.size - 1) * tensor.nbytes):
             dist.all_gather_single(out, tensor, group=self.group)
 
     def all_to_all(
@@ -182,8 +183,7 @@ class Link:
         The whole is entered as sent by rank 0. A backend may let others pass it on: what all
         workers send together is the same.
         """
-        nbytes = tensor.numel() * tensor.element_size()
-        with self._sending((self.size - 1) * nbytes if self.rank == 0 else 0):
+        with self._sending((self.size - 1) * tensor.nbytes if self.rank == 0 else 0):
             dist.broadcast(tensor, group=self.group, group_src=0)
 
     def gather_sizes(self, sizes: list[int]) -> list[list[int]]:

@@ -51,7 +51,7 @@ def reduce_raw(link: Link, values: Tensor) -> None:
     """The mean as plain DDP takes it: product, then sum, in the gradient's own type."""
     with link.account.timed("encode"):
         values.mul_(1.0 / link.size)
-    link.account.message(values.numel(), values.numel() * values.element_size())
+    link.account.message(values.numel(), values.nbytes)
     link.all_reduce(values)
 
 

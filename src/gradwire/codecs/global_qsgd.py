@@ -54,7 +54,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.codec import Key, SummableCodec, TermCodec, check_size, sizes_up_to
-from gradwire.codecs.resolution import most_levels, resolve, said
+from gradwire.codecs.resolution import Resolved
 from gradwire.kernels.fields import Dither, field_width, num_words
 from gradwire.kernels.layout import MIN_SCALE, check_block, grain_of, num_blocks
 
@@ -71,7 +71,7 @@ _PERMUTATION_HOP = 255
 
 
 @dataclass(frozen=True, repr=False)
-class GlobalQSGD(TermCodec):
+class GlobalQSGD(Resolved, TermCodec):
     """Quantize with scales that all workers share, and combine the codes as they are.
 
     bits: 2 to 8, one of them the sign; fewer are coarser. `levels` (1 to 127) overrides it.
@@ -122,21 +122,10 @@ class GlobalQSGD(TermCodec):
         return f"GlobalQSGD({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
 
     def __post_init__(self) -> None:
-        bits, levels = resolve(self.bits, self.levels)
-        object.__setattr__(self, "bits", bits)
-        object.__setattr__(self, "levels", levels)
+        self._resolve()
         if self.norm not in _NORMS:
             raise ValueError(f"`norm` must be one of {', '.join(_NORMS)}, got {self.norm!r}.")
         check_block(self.block)
-
-    def settings(self) -> dict[str, Any]:
-        """As for any codec, but the resolution is always said."""
-        return said(self.bits, self.levels, super().settings())
-
-    @property
-    def num_levels(self) -> int:
-        """The paper's s."""
-        return self.levels or most_levels(self.bits)
 
     @property
     def grain(self) -> int | None:

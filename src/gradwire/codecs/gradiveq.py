@@ -43,7 +43,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codec import SummableCodec
+from gradwire.codec import SummableCodec, is_finite
 from gradwire.codecs.axes import principal_axes
 from gradwire.codecs.cast import Dense, Identity
 from gradwire.codecs.projection import Projection
@@ -147,7 +147,7 @@ class GradiVeQ(Dense, LearningCodec[Subspace]):
         owing: bool,
     ) -> Subspace:
         """One step on in the cycle; a mean that is not finite teaches nothing."""
-        if not all(bool(end.isfinite()) for end in torch.aminmax(mean)):
+        if not is_finite(mean):
             return state
         if state.phase == "train":
             return self._gather(state, layout, mean)

@@ -36,13 +36,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Codec, Key
-from gradwire.codecs.resolution import most_levels, resolve, said
+from gradwire.codec import Key
+from gradwire.codecs.resolution import Resolved
 from gradwire.codecs.wires import WIRES, Wire
 from gradwire.kernels.layout import check_block, grain_of
 
@@ -50,7 +49,7 @@ _NORMS = ("max", "l2")
 
 
 @dataclass(frozen=True)
-class QSGD(Codec):
+class QSGD(Resolved):
     """Quantize every block to `bits` bits a value, or to `levels` levels on each side of zero.
 
     bits: 2 to 8, one of them the sign; fewer are coarser. `levels` (1 to 127) overrides it.
@@ -75,23 +74,12 @@ class QSGD(Codec):
     name = "qsgd"
 
     def __post_init__(self) -> None:
-        bits, levels = resolve(self.bits, self.levels)
-        object.__setattr__(self, "bits", bits)
-        object.__setattr__(self, "levels", levels)
+        self._resolve()
         if self.norm not in _NORMS:
             raise ValueError(f'`norm` must be "max" or "l2", got {self.norm!r}.')
         if self.wire not in WIRES:
             raise ValueError(f'`wire` must be "packed", "elias" or "zstd", got {self.wire!r}.')
         check_block(self.block)
-
-    def settings(self) -> dict[str, Any]:
-        """As for any codec, but the resolution is always said."""
-        return said(self.bits, self.levels, super().settings())
-
-    @property
-    def num_levels(self) -> int:
-        """The paper's s."""
-        return self.levels or most_levels(self.bits)
 
     @property
     def fixed_size(self) -> bool:  # type: ignore[override]

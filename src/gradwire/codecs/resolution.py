@@ -4,7 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradwire.codec import Codec
+
 DEFAULT_BITS = 4
+
+
+class Resolved(Codec):
+    """A codec with fields `bits` and `levels`, of which either says how fine it is."""
+
+    bits: int
+    levels: int | None
+
+    def _resolve(self) -> None:
+        """Check the two, and make one follow from the other."""
+        bits, levels = resolve(self.bits, self.levels)
+        object.__setattr__(self, "bits", bits)
+        object.__setattr__(self, "levels", levels)
+
+    def settings(self) -> dict[str, Any]:
+        """As for any codec, but the resolution comes first, always said and said once."""
+        resolution = {"levels": self.levels} if self.levels else {"bits": self.bits}
+        rest = super().settings()
+        return resolution | {k: v for k, v in rest.items() if k not in ("bits", "levels")}
+
+    @property
+    def num_levels(self) -> int:
+        """The paper's s."""
+        return self.levels or most_levels(self.bits)
 
 
 def resolve(bits: int, levels: int | None) -> tuple[int, int | None]:
@@ -26,12 +52,6 @@ def resolve(bits: int, levels: int | None) -> tuple[int, int | None]:
     if not isinstance(bits, int) or not 2 <= bits <= 8:
         raise ValueError(f"`bits` must be an integer from 2 to 8, got {bits!r}.")
     return bits, None
-
-
-def said(bits: int, levels: int | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """`settings` of a codec with its resolution first, always said and said once."""
-    resolution = {"levels": levels} if levels else {"bits": bits}
-    return resolution | {k: v for k, v in settings.items() if k not in ("bits", "levels")}
 
 
 def most_levels(bits: int) -> int:

@@ -20,8 +20,7 @@ def all_gather(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> R
     """Send every payload to everyone."""
     inputs = take(link, pieces)
     message, sizes = encode_all(link, codec, pieces, inputs, key)
-    link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
-    all_sizes = [sizes] * link.size if codec.fixed_size else link.gather_sizes(sizes)
+    all_sizes = announce(link, codec, pieces, sizes)
     received = gather(link, message, all_sizes)
     own, rates = payloads_of(message, sizes), []
     with link.account.timed("decode"):
@@ -41,8 +40,7 @@ def two_shot(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> Rat
     everything = [piece for shard in shards for piece in shard]
     inputs = take(link, everything)
     message, sizes = encode_all(link, codec, everything, inputs, key)
-    link.account.message(sum(piece.numel for piece in everything), sum(sizes))
-    all_sizes = [sizes] * link.size if codec.fixed_size else link.gather_sizes(sizes)
+    all_sizes = announce(link, codec, everything, sizes)
     received = exchange(link, message, all_sizes, [len(shard) for shard in shards])
     mine = shards[link.rank]
     means, rates = average(link, codec, mine, received, key)
@@ -89,6 +87,14 @@ def encode_all(
             sizes.append(codec.encode_into(source, out[at:], own, piece.start, world=world))
             at += aligned(sizes[-1])
     return out[:at], sizes
+
+
+def announce(
+    link: Link, codec: Codec, pieces: Sequence[Slice], sizes: list[int]
+) -> list[list[int]]:
+    """Enter this worker's message into the account; the sizes of every worker's payloads."""
+    link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
+    return [sizes] * link.size if codec.fixed_size else link.gather_sizes(sizes)
 
 
 def average(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from gradwire.codec import Codec, Key
+from gradwire.codec import Codec, Key, is_finite
 from gradwire.collectives.messages import exchange, payloads_of
-from gradwire.collectives.payloads import average, encode_all, take
+from gradwire.collectives.payloads import announce, average, encode_all, take
 from gradwire.link import Link
 from gradwire.parts import Part, Slice, whole
 
@@ -24,8 +24,7 @@ def reduce_scatter(link: Link, codec: Codec, shards: Sequence[Part], key: Key) -
     pieces = whole(shards)
     inputs = take(link, pieces)
     message, sizes = encode_all(link, codec, pieces, inputs, key)
-    link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
-    all_sizes = [sizes] * link.size if codec.fixed_size else link.gather_sizes(sizes)
+    all_sizes = announce(link, codec, pieces, sizes)
     received = exchange(link, message, all_sizes, [1] * link.size)
     (mean,), _ = average(link, codec, [pieces[link.rank]], received, key)
     if any(shard.residual is not None for shard in shards):
@@ -47,7 +46,7 @@ def _settle(
     Where the mean is not finite the residual stays as it was. Only the owner of a shard sees its
     mean, so owners tell everyone.
     """
-    finite = link.gather_sizes([int(mean.isfinite().all())])
+    finite = link.gather_sizes([int(is_finite(mean))])
     with link.account.timed("decode"):
         for i, (piece, source, payload) in enumerate(zip(pieces, inputs, payloads, strict=True)):
             if piece.residual is not None and finite[i][0]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from gradwire.codec import is_finite
 from gradwire.link import Link
 from gradwire.parts import Slice
 
@@ -48,8 +49,3 @@ def settle(
         piece.values.copy_(result)  # float16 may not hold it
     if piece.residual is not None and is_finite(piece.values):
         subtract(piece.residual.copy_(source))
-
-
-def is_finite(values: Tensor) -> bool:
-    """Is every value? The extremes say so, NaN among them, and take no memory to find."""
-    return values.numel() == 0 or all(bool(end.isfinite()) for end in torch.aminmax(values))
