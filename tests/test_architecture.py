@@ -7,7 +7,7 @@ import gradwire
 
 ROOT = Path(gradwire.__file__).parent
 LAYERS = [
-    {"codec", "learning", "kernels"},
+    {"codec", "learning", "kernels", "turns"},
     {"codecs"},
     {"wire", "link", "parts", "parameters", "policy", "stats"},
     {"agreement", "collectives", "lanes", "learner", "raw"},

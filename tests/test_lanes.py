@@ -92,13 +92,17 @@ def test_small_parameters_of_all_buckets_share_a_message(worlds):
 
 
 def fail_in_a_lane(rank):
-    """A job that fails, one behind it on the same lane, and one on another."""
+    """A job that fails, one on another lane that waits for its turn, and one behind the first."""
     lanes = Lanes([Link(dist.new_group()), Link(dist.new_group())])
 
     def broken(link):
         raise ArithmeticError("the codec is broken")
 
-    futures = [lanes.submit(job) for job in (broken, lambda link: 1, lambda link: 2)]
+    def in_turn(link):
+        with link.turn:
+            return 1
+
+    futures = [lanes.submit(job) for job in (broken, in_turn, lambda link: 2)]
     words = [said_by(join(futures[:1], list).wait), said_by(join(futures[2:], list).wait)]
     lanes.close()
     return [*words, said_by(lambda: lanes.submit(broken))]

@@ -19,8 +19,10 @@ from torch.futures import Future
 
 from gradwire.codecs import rooms
 from gradwire.link import Link, LinkError
+from gradwire.turns import Turn, Turns
 
 Job = Callable[[Link], Any]
+_Item = tuple[Job, Turn | None, Future[Any]]
 _FAILURE = "gradwire failure"
 _EXIT_S = 2.0
 """How long the end of the interpreter may wait for a lane."""
@@ -37,9 +39,9 @@ class Lanes:
         assert links[0].group is not None
         self.links = links
         self._store = links[0].group.get_group_store()
-        self._queues: list[queue.SimpleQueue[tuple[Job, Future[Any]] | None]]
-        self._queues = [queue.SimpleQueue() for _ in links]
-        self._turn = 0
+        self._queues: list[queue.SimpleQueue[_Item | None]] = [queue.SimpleQueue() for _ in links]
+        self._next = 0
+        self._turns = Turns()
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._threads = [
@@ -58,8 +60,8 @@ class Lanes:
         if not self._threads[0].is_alive():
             raise RuntimeError("this gradwire handle is closed; attach to a new DDP module.")
         done = Future() if done is None else done
-        self._queues[self._turn].put((job, done))
-        self._turn = (self._turn + 1) % len(self._queues)
+        self._queues[self._next].put((job, self._turns.make(), done))
+        self._next = (self._next + 1) % len(self._queues)
         return done
 
     def fail(self, error: BaseException) -> None:
@@ -69,7 +71,7 @@ class Lanes:
                 return
             self._failure = self._explained(error)
         for jobs in self._queues:  # wakes lanes that have nothing to do
-            jobs.put((lambda link: None, Future()))
+            jobs.put((lambda link: None, None, Future()))
 
     def close(self) -> None:
         """Finish the queued jobs, end the threads and leave the groups."""
@@ -84,10 +86,12 @@ class Lanes:
         for thread in self._threads:
             thread.join(timeout)
 
-    def _run(self, link: Link, jobs: queue.SimpleQueue[tuple[Job, Future[Any]] | None]) -> None:
+    def _run(self, link: Link, jobs: queue.SimpleQueue[_Item | None]) -> None:
         while (item := jobs.get()) is not None:
-            job, done = item
+            job, link.turn, done = item
             result = self._attempt(job, link)
+            if link.turn is not None:
+                link.turn.end()
             if self._failure is not None:
                 link.leave()
             done.set_result(result)

@@ -9,12 +9,14 @@ import operator
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import astuple, dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from gradwire.turns import Turn
 
 _OPS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX}
 _FEW = 8
@@ -79,6 +81,7 @@ class Link:
         self.size = dist.get_world_size(group)
         self.account = Account()
         self.codec_nbytes = 0  # scratch memory of the codecs in the thread that uses this link
+        self.turn: Turn | None = None  # on the wire, if it is shared with other links
         self._is_gloo = dist.get_backend(group) == "gloo"
         self._rooms: dict[str, Tensor] = {}
 
@@ -123,6 +126,11 @@ class Link:
         else:
             with self._sending(ring_nbytes(tensor.nbytes, self.size)):
                 dist.all_reduce(tensor, _OPS[op], group=self.group)
+
+    def all_reduce_in_turn(self, tensor: Tensor) -> None:
+        """Sum `tensor` over the workers, in place, when those before it are off the wire."""
+        with self.turn or nullcontext():
+            self.all_reduce(tensor)
 
     def all_reduce_sparse(self, tensor: Tensor) -> Tensor:
         """The sum of the sparse tensors of all workers; each sends its own to every other."""

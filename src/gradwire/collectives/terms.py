@@ -39,7 +39,7 @@ def sum_terms(
         kept = link.room("own", sum(sizes) if feedback else 0)
         kept.copy_(message[: kept.numel()])  # the sum takes the place of the terms
     link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
-    link.all_reduce(message.view(codecs[0].sum_dtype))
+    link.all_reduce_in_turn(message.view(codecs[0].sum_dtype))
     with link.account.timed("decode"):
         remarks = [
             job.codec.remark(total, link.size) for job, total in zip(jobs, terms, strict=True)
