@@ -56,4 +56,9 @@ def namespaces(workers: int, rate: str) -> Iterator[list[str]]:
 
 
 def _run(command: str) -> None:
-    subprocess.run(command.split(), check=True)
+    done = subprocess.run(command.split(), stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(
+            f"`{command}` failed: {done.stderr.strip()} In a container, namespaces need "
+            "CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged)."
+        )
