@@ -10,7 +10,7 @@ from pathlib import Path
 
 RATES = {"100mbit": 100e6, "1gbit": 1e9, "10gbit": 1e10, "loopback": None}
 TITLES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s"}
-COMPUTE, PLAIN = "compute alone", "plain DDP"
+COMPUTE, PLAIN, HALF, POWERSGD = BASELINES = "compute alone", "plain DDP", "fp16 hook", "PowerSGD"
 REACHED = 0.9  # of the shaped rate: headers of Ethernet, IP and TCP take 4 %
 
 
@@ -22,9 +22,17 @@ class Link:
     workers: int
     model: str
 
+    @property
+    def medium(self) -> str:
+        """The link without its workers."""
+        return TITLES.get(self.rate, self.rate) + self.suffix
+
+    @property
+    def suffix(self) -> str:
+        return ", CNN" if self.model == "cnn" else ""
+
     def __str__(self) -> str:
-        model = ", CNN" if self.model == "cnn" else ""
-        return f"{TITLES.get(self.rate, self.rate)}, {self.workers} workers{model}"
+        return f"{self.medium}, {self.workers} workers"
 
 
 @dataclass(frozen=True)
@@ -111,17 +119,17 @@ def links_of(rows: Iterable[Row]) -> list[Link]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    lines = [
-        f"{'link':28} {'what':26} {'s/step':>7} {'ratio':>6} {'limit':>6} "
-        f"{'MB on wire':>11} {'MB in stats':>11}"
-    ]
-    for row in rows:
-        lines.append(
-            f"{row.link!s:28} {row.what:26} {row.step_s:7.3f} {row.ratio:6.3f} "
-            f"{row.limit_s / row.step_s:6.0%} {megabytes(row.wire_bytes):>11} "
-            f"{megabytes(row.stats_bytes):>11}".rstrip()
-        )
-    return "\n".join(lines)
+    head = ["link", "what", "s/step", "ratio", "limit", "MB on wire", "MB in stats"]
+    cells = [
+        [
+            str(row.link), row.what, f"{row.step_s:.3f}", f"{row.ratio:.3f}",
+            f"{row.limit_s / row.step_s:.0%}", megabytes(row.wire_bytes),
+            megabytes(row.stats_bytes),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    layout = "{:28} {:26} {:>7} {:>6} {:>6} {:>11} {:>11}"
+    return "\n".join(layout.format(*line).rstrip() for line in [head, *cells])
 
 
 def megabytes(nbytes: float | None) -> str:

@@ -21,6 +21,7 @@ import gradwire as gw
 from gradwire.lab.tasks import TASKS
 from gradwire.state import pack
 from link_rate import reached_bps
+from link_results import COMPUTE, HALF, PLAIN, POWERSGD
 
 WARM_UP_STEPS = 3  # DDP lays out its buckets anew after the first
 LEAST_STEPS = 3
@@ -92,10 +93,10 @@ def measure(variant: str, options: argparse.Namespace) -> dict:
     """The seconds of each step, and the bytes of one."""
     model, inputs = MODELS[options.model]()
     ddp = DistributedDataParallel(
-        model, gradient_as_bucket_view=True, bucket_cap_mb=1000 if variant == "powersgd" else None
+        model, gradient_as_bucket_view=True, bucket_cap_mb=1000 if variant == POWERSGD else None
     )
     handle = attach(ddp, variant)
-    exchange = variant != "compute alone"
+    exchange = variant != COMPUTE
     for _ in range(WARM_UP_STEPS):
         step(ddp, inputs, exchange)
     on_wire, in_stats = sent_bytes(options.iface), handle.stats().bytes_sent if handle else 0
@@ -119,12 +120,12 @@ def measure(variant: str, options: argparse.Namespace) -> dict:
 
 
 def attach(ddp: DistributedDataParallel, variant: str) -> gw.Handle | None:
-    if variant in ("compute alone", "plain DDP"):
+    if variant in (COMPUTE, PLAIN):
         return None
-    if variant == "fp16 hook":
+    if variant == HALF:
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
         return None
-    if variant == "powersgd":
+    if variant == POWERSGD:
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4)
         state.start_powerSGD_iter = 2
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

@@ -21,8 +21,7 @@ import argparse
 from pathlib import Path
 
 import link_results as results
-from gradwire.codecs import parse
-from link_results import COMPUTE, PLAIN, RATES, Link, Row
+from link_results import BASELINES, POWERSGD, RATES, Link, Row
 from link_run import Progress, measure
 from links_plot import draw
 from netns import require_root
@@ -64,7 +63,13 @@ def parse_arguments() -> argparse.Namespace:
     add("--workers", action="append", type=int, help="repeatable (default: 2 and 4)")
     add("--model", action="append", choices=["mlp", "cnn"],
         help="25.6 M parameters, or the lab's CNN of 1.6 M (default: both)")  # fmt: skip
-    add("-c", "--codec", action="append", help=f"repeatable (default: {' '.join(CODECS)})")
+    add(
+        "-c",
+        "--codec",
+        action="append",
+        type=codec,
+        help=f"repeatable (default: {' '.join(CODECS)})",
+    )
     add("--no-powersgd", action="store_true", help="leave PowerSGD out")
     add("--steps", type=int, default=10, help="most timed steps (default: 10)")
     add("--seconds", type=float, help="stop after so many, but not before 3 steps (default: 6)")
@@ -86,6 +91,17 @@ def parse_arguments() -> argparse.Namespace:
     return options
 
 
+def codec(spec: str) -> str:
+    """What is typed is checked here and not by every worker."""
+    from gradwire.codecs import parse  # only then: it takes seconds
+
+    try:
+        parse(spec)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return spec
+
+
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if min(options.workers) < 2:
         parser.error("a link needs at least 2 --workers.")
@@ -93,18 +109,13 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         parser.error("--add needs the --json file that it adds to.")
     if options.plot and options.plot.suffix != ".svg":
         parser.error(f"--plot writes SVG; name it .svg and not {options.plot.suffix!r}.")
-    for codec in options.codec:
-        try:
-            parse(codec)
-        except ValueError as error:
-            parser.error(str(error))
 
 
 def plan(options: argparse.Namespace, link: Link) -> list[str]:
     """What is measured on a link, in order."""
     codecs = [c for c in options.codec if link.model == "mlp" or not c.startswith("gradiveq")]
-    powersgd = [] if options.no_powersgd else ["powersgd"]
-    return [COMPUTE, PLAIN, "fp16 hook", *powersgd, *codecs] * options.rounds
+    baselines = [what for what in BASELINES if what != POWERSGD or not options.no_powersgd]
+    return [*baselines, *codecs] * options.rounds
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The plot of `links.py`: an SVG that reads on light and on dark pages.
 
-A panel for each link, bars of seconds a step from zero, and a tick where the limit is. Panels beside
-each other differ in the number of workers and share their scale.
+Bars of seconds a step from zero, a tick where the limit is, and the ratio to plain DDP. Links of
+one rate stand side by side, a column for each number of workers, and share their scale.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from itertools import groupby
 
 from link_results import COMPUTE, Link, Row, links_of
 
-LABEL, BAR, VALUE, GAP = 172, 150, 92, 16  # widths of the parts of a panel, and between panels
-PITCH, THICK, TITLE, MARGIN = 19, 11, 34, 16
-PANEL = LABEL + BAR + VALUE
+MARGIN, LABEL, BAR, VALUE = 16, 160, 190, 104  # widths
+PITCH, THICK, TITLE, GAP = 18, 11, 24, 18  # heights
+PANEL = BAR + VALUE
+TIMES = "\N{MULTIPLICATION SIGN}"
 STYLE = """
 svg { font: 12px system-ui, -apple-system, "Segoe UI", sans-serif; }
 .page { fill: #ffffff; } .text { fill: #24292f; } .faint { fill: #6e7781; }
@@ -28,64 +29,64 @@ svg { font: 12px system-ui, -apple-system, "Segoe UI", sans-serif; }
   .limit { stroke: #ff8a80; } .axis { stroke: #4a5060; }
 }
 """
-KEY = [
-    ("compute", "compute alone"), ("torch", "PyTorch"), ("gradwire", "gradwire"),
-    ("limit", "limit of compute and link"),
-]  # fmt: skip
+KEY = [("compute", "compute alone"), ("torch", "PyTorch"), ("gradwire", "gradwire")]
 
 
 def draw(rows: Sequence[Row]) -> str:
     """The SVG text."""
-    parts, y = [key()], MARGIN + TITLE
-    widest = 0
+    columns = sorted({row.workers for row in rows})
+    parts, y = [key()], MARGIN + TITLE + GAP
     for _, links in groupby(links_of(rows), key=lambda link: (link.model, link.rate)):
-        panels = {link: [row for row in rows if row.link == link] for link in links}
-        longest = max(max(row.step_s, row.limit_s) for row in rows if row.link in panels)
-        for i, (link, shown) in enumerate(panels.items()):
-            x = MARGIN + i * (PANEL + GAP)
-            parts.append(f'<g transform="translate({x} {y})">{panel(link, shown, longest)}</g>')
-        widest = max(widest, len(panels))
-        y += TITLE + PITCH * max(map(len, panels.values())) + GAP
-    width, height = 2 * MARGIN + widest * (PANEL + GAP) - GAP, y
+        found = {link: [row for row in rows if row.link == link] for link in links}
+        drawn, height = group(found, columns)
+        parts.append(f'<g transform="translate({MARGIN} {y})">\n{drawn}\n</g>')
+        y += height + GAP
+    width = 2 * MARGIN + LABEL + PANEL * len(columns)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" role="img" aria-label="Seconds a step on each link">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" '
+        f'width="{width}" height="{y}" role="img" aria-label="Seconds a step on each link">\n'
         f"<style>{STYLE}</style>\n"
-        f'<rect class="page" width="{width}" height="{height}" rx="6"/>\n'
+        f'<rect class="page" width="{width}" height="{y}" rx="6"/>\n'
         + "\n".join(parts)
         + "\n</svg>\n"
     )
 
 
 def key() -> str:
-    """What the colours mean."""
+    """What colours, ticks and ratios mean."""
     x, parts = MARGIN, []
     for name, title in KEY:
-        mark = rect(x, MARGIN, 11, name) if name != "limit" else tick(x + 5, MARGIN)
-        parts.append(mark + text(x + 17, MARGIN + 10, title, "text"))
-        x += 34 + 7 * len(title)
-    return "".join(parts)
+        parts += [rect(x, MARGIN, 11, name), text(x + 17, MARGIN + 10, title, "text")]
+        x += 36 + 7 * len(title)
+    parts += [tick(x + 2, MARGIN), text(x + 10, MARGIN + 10, "limit of compute and link", "text")]
+    x += 182
+    return "".join([*parts, text(x, MARGIN + 10, f"0.50{TIMES} ratio to plain DDP", "faint")])
 
 
-def panel(link: Link, rows: Sequence[Row], longest: float) -> str:
-    parts = [
-        text(0, 16, str(link), "text title"),
-        f'<path class="axis" d="M{LABEL} {TITLE - 8}v{PITCH * len(rows)}"/>',
-    ]
-    for i, row in enumerate(rows):
-        y = TITLE - 4 + i * PITCH
-        length, limit = BAR * row.step_s / longest, BAR * row.limit_s / longest
-        parts += [
-            text(LABEL - 7, y + 10, label(row), "text end"),
-            rect(LABEL, y, length, kind(row)),
-            tick(LABEL + limit, y),
-            value(LABEL + max(length, limit) + 6, y + 10, row),
-        ]
-    return "".join(parts)
+def group(found: dict[Link, list[Row]], columns: Sequence[int]) -> tuple[str, int]:
+    """All links of one rate and model, and the height they take."""
+    rows = [row for panel in found.values() for row in panel]
+    lines = {what: TITLE + i * PITCH for i, what in enumerate(dict.fromkeys(r.what for r in rows))}
+    longest = max(max(row.step_s, row.limit_s) for row in rows)
+    parts = [text(0, 10, rows[0].link.medium, "text title")]
+    parts += [text(LABEL - 8, y + 10, what, "text end") for what, y in lines.items()]
+    for link, shown in found.items():
+        x = LABEL + PANEL * columns.index(link.workers)
+        parts.append(text(x, 10, f"{link.workers} workers", "faint"))
+        parts.append(f'<path class="axis" d="M{x} {TITLE - 4}v{PITCH * len(lines)}"/>')
+        parts += [bar(row, x, lines[row.what], BAR / longest) for row in shown]
+    return "\n".join(parts), TITLE + PITCH * len(lines)
 
 
-def label(row: Row) -> str:
-    return "PowerSGD" if row.what == "powersgd" else row.what
+def bar(row: Row, x: float, y: float, scale: float) -> str:
+    end, limit = x + row.step_s * scale, x + row.limit_s * scale
+    ratio = f'<tspan class="faint" dx="6">{row.ratio:.2f}{TIMES}</tspan>'
+    return (
+        rect(x, y, row.step_s * scale, kind(row))
+        + tick(limit, y)
+        + f'<text class="text value" x="{max(end, limit) + 6:.1f}" y="{y + 10}">'
+        + f"{seconds(row.step_s)}{ratio}</text>"
+    )
 
 
 def kind(row: Row) -> str:
@@ -107,17 +108,7 @@ def text(x: float, y: float, words: str, name: str) -> str:
     return f'<text class="{name}" x="{x}" y="{y}">{escape(words)}</text>'
 
 
-def value(x: float, y: float, row: Row) -> str:
-    ratio = f'<tspan class="faint" dx="6">{row.ratio:.2f}×</tspan>'  # noqa: RUF001
-    return f'<text class="text value" x="{x:.1f}" y="{y}">{seconds(row.step_s)}{ratio}</text>'
-
-
 def seconds(step_s: float) -> str:
-    """Three figures."""
-    return (
-        f"{step_s:.1f} s"
-        if step_s >= 10
-        else f"{step_s:.2f} s"
-        if step_s >= 1
-        else f"{step_s * 1000:.0f} ms"
-    )
+    if step_s < 1:
+        return f"{step_s * 1000:.0f} ms"
+    return f"{step_s:.{2 if step_s < 10 else 1}f} s"
