@@ -11,7 +11,7 @@ from pathlib import Path
 RATES = {"100mbit": 100e6, "1gbit": 1e9, "10gbit": 1e10, "loopback": None}
 TITLES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s"}
 COMPUTE, PLAIN, HALF, POWERSGD = BASELINES = "compute alone", "plain DDP", "fp16 hook", "PowerSGD"
-REACHED = 0.9  # of the shaped rate: headers of Ethernet, IP and TCP take 4 %
+REACHED = 0.9  # of the shaped rate: headers of Ethernet, IP and TCP take 5 %
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,6 @@ def shortfalls(rows: Sequence[Row]) -> list[str]:
             slow[row.link] = row.reached_bps
     return [
         f"{link}: plain TCP between all workers at once reaches {bps / 1e9:.2g} Gbit/s; "
-        "this machine cannot fill the link."
+        "the processors are too slow or too busy to fill the link."
         for link, bps in slow.items()
     ]
