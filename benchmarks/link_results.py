@@ -23,16 +23,15 @@ class Link:
     model: str
 
     @property
-    def medium(self) -> str:
-        """The link without its workers."""
-        return TITLES.get(self.rate, self.rate) + self.suffix
+    def speed(self) -> str:
+        return TITLES.get(self.rate, self.rate)
 
     @property
     def suffix(self) -> str:
         return ", CNN" if self.model == "cnn" else ""
 
     def __str__(self) -> str:
-        return f"{self.medium}, {self.workers} workers"
+        return f"{self.speed}, {self.workers} workers{self.suffix}"
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def group(found: dict[Link, list[Row]], columns: Sequence[int]) -> tuple[str, in
     rows = [row for panel in found.values() for row in panel]
     lines = {what: TITLE + i * PITCH for i, what in enumerate(dict.fromkeys(r.what for r in rows))}
     longest = max(max(row.step_s, row.limit_s) for row in rows)
-    parts = [text(0, 10, rows[0].link.medium, "text title")]
+    parts = [text(0, 10, rows[0].link.speed + rows[0].link.suffix, "text title")]
     parts += [text(LABEL - 8, y + 10, what, "text end") for what, y in lines.items()]
     for link, shown in found.items():
         x = LABEL + PANEL * columns.index(link.workers)

@@ -19,6 +19,7 @@ from links_plot import draw
 
 BEGIN, END = "<!-- links_report.py: begin -->", "<!-- links_report.py: end -->"
 PLOT = "links.svg"
+MODELS = {"mlp": "The perceptron", "cnn": "The CNN"}
 
 
 def main() -> None:
@@ -48,19 +49,29 @@ def replaced(page: str, section: str) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    parts = [
-        "Seconds a step:",
-        by_link(rows, lambda row: f"{row.step_s:.{2 if row.step_s >= 0.1 else 3}f}"),
-        f"![Seconds a step on each link]({PLOT})",
-        "Ratios to plain DDP in the same run:",
-        by_link(rows, lambda row: f"{row.ratio:.{2 if row.ratio >= 1 else 3}f}"),
-        "The share of a step that is its limit, the larger of compute alone and payload over the\n"
-        "rate of the link:",
-        by_link(rows, lambda row: f"{row.limit_s / row.step_s:.0%}"),
-        *interface(rows),
-        *shortfalls(rows),
-    ]
-    return "\n\n".join(parts)
+    parts = [f"![Seconds a step on each link]({PLOT})"]
+    for model, name in MODELS.items():
+        if found := [row for row in rows if row.model == model]:
+            parts += [
+                f"{name}: seconds a step, and in brackets the ratio to plain DDP in the same run:",
+                matrix(found, "link, workers", link_title, seconds),
+                f"{name}: how much of a step is its limit:",
+                matrix(found, "link, workers", link_title, share),
+            ]
+    return "\n\n".join([*parts, *interface(rows), *shortfalls(rows)])
+
+
+def link_title(link: Link) -> str:
+    return f"{link.speed}, {link.workers}"
+
+
+def seconds(row: Row) -> str:
+    ratio = f"{row.ratio:.{2 if row.ratio >= 1 else 3}f}"
+    return f"{row.step_s:.{2 if row.step_s >= 0.1 else 3}f} ({ratio})"
+
+
+def share(row: Row) -> str:
+    return f"{row.limit_s / row.step_s:.0%}"
 
 
 def interface(rows: Sequence[Row]) -> list[str]:
@@ -82,20 +93,18 @@ def megabytes_twice(row: Row) -> str:
     return megabytes(row.wire_bytes) + counted
 
 
-def by_link(rows: Sequence[Row], cell: Callable[[Row], str]) -> str:
-    return matrix(rows, "link, workers", lambda link: f"{link.medium}, {link.workers}", cell)
-
-
 def matrix(
     rows: Sequence[Row], corner: str, name: Callable[[Link], str], cell: Callable[[Row], str]
 ) -> str:
-    """A column for each variant, and one line for all links of one name: its first says all."""
-    columns = list(dict.fromkeys(row.what for row in rows))
-    lines: dict[str, dict[str, str]] = {name(link): {} for link in links_of(rows)}
+    """A line for each variant, and one column for all links of one name: its first says all."""
+    columns = list(dict.fromkeys(name(link) for link in links_of(rows)))
+    lines: dict[str, dict[str, str]] = {}
     for row in rows:
-        lines[name(row.link)].setdefault(row.what, cell(row))
-    cells = [[corner, *(what if what in BASELINES else f"`{what}`" for what in columns)]]
-    cells += [[line, *(found.get(what, "") for what in columns)] for line, found in lines.items()]
+        lines.setdefault(row.what, {}).setdefault(name(row.link), cell(row))
+    cells = [[corner, *columns]]
+    for what, found in lines.items():
+        title = what if what in BASELINES else f"`{what}`"
+        cells.append([title, *(found.get(column, "") for column in columns)])
     head, *body = (f"| {' | '.join(line)} |".replace("  ", " ") for line in cells)
     return "\n".join([head, f"|{'---|' * len(cells[0])}", *body])
 
