@@ -57,7 +57,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def end_with_parent() -> None:
     """Its end of this pipe closes when it ends, however it ends."""
-    sys.stdin.read()
+    os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 
 

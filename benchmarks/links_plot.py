@@ -29,6 +29,7 @@ svg { font: 12px system-ui, -apple-system, "Segoe UI", sans-serif; }
   .limit { stroke: #ff8a80; } .axis { stroke: #4a5060; }
 }
 """
+KEY_WIDTH = 680
 KEY = [("compute", "compute alone"), ("torch", "PyTorch"), ("gradwire", "gradwire")]
 
 
@@ -41,7 +42,7 @@ def draw(rows: Sequence[Row]) -> str:
         drawn, height = group(found, columns)
         parts.append(f'<g transform="translate({MARGIN} {y})">\n{drawn}\n</g>')
         y += height + GAP
-    width = 2 * MARGIN + LABEL + PANEL * len(columns)
+    width = max(KEY_WIDTH, 2 * MARGIN + LABEL + PANEL * len(columns))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" '
         f'width="{width}" height="{y}" role="img" aria-label="Seconds a step on each link">\n'
