@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,6 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire as gw
 from gradwire.lab.tasks import TASKS
 from gradwire.state import pack
+from link_rate import reached_bps
+from link_results import COMPUTE, HALF, PLAIN, POWERSGD
 
 WARM_UP_STEPS = 3  # DDP lays out its buckets anew after the first
 LEAST_STEPS = 3
@@ -26,13 +31,14 @@ INPUT_RANK = WIDTH // 8  # inputs of every layer, so rows of its gradient, lie i
 
 def main() -> None:
     options = parse_arguments()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"tcp://{options.master}", rank=options.rank, world_size=options.world
     )
-    for _ in range(options.rounds):
-        for variant in options.variant:
-            measure(variant, options)
+    say(options, {"reached_bps": reached_bps(options.master)})
+    for variant in options.variant:
+        say(options, measure(variant, options))
     dist.destroy_process_group()
 
 
@@ -45,9 +51,19 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("variant", nargs="+")
     return parser.parse_args()
+
+
+def end_with_parent() -> None:
+    """Its end of this pipe closes when it ends, however it ends."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
+
+
+def say(options: argparse.Namespace, found: dict) -> None:
+    if options.rank == 0:
+        print(json.dumps(found), flush=True)
 
 
 def mlp() -> tuple[nn.Module, torch.Tensor]:
@@ -73,38 +89,43 @@ def cnn() -> tuple[nn.Module, torch.Tensor]:
 MODELS = {"mlp": mlp, "cnn": cnn}
 
 
-def measure(variant: str, options: argparse.Namespace) -> None:
-    """Print, on rank 0, the seconds of each step, and the bytes of one."""
+def measure(variant: str, options: argparse.Namespace) -> dict:
+    """The seconds of each step, and the bytes of one."""
     model, inputs = MODELS[options.model]()
     ddp = DistributedDataParallel(
-        model, gradient_as_bucket_view=True, bucket_cap_mb=1000 if variant == "powersgd" else None
+        model, gradient_as_bucket_view=True, bucket_cap_mb=1000 if variant == POWERSGD else None
     )
     handle = attach(ddp, variant)
-    exchange = variant != "compute alone"
+    exchange = variant != COMPUTE
     for _ in range(WARM_UP_STEPS):
         step(ddp, inputs, exchange)
     on_wire, in_stats = sent_bytes(options.iface), handle.stats().bytes_sent if handle else 0
     seconds: list[float] = []
     while goes_on(seconds, options):
         seconds.append(step(ddp, inputs, exchange))
-    wire_bytes = (sent_bytes(options.iface) - on_wire) / len(seconds)
-    row = {"what": variant, "seconds": seconds, "wire_bytes": wire_bytes}
+    found = {
+        "what": variant,
+        "seconds": [round(second, 6) for second in seconds],
+        "wire_bytes": (sent_bytes(options.iface) - on_wire) / len(seconds),
+        "stats_bytes": None,
+        "buffer_bytes": None,
+        "residual_bytes": None,
+    }
     if handle:
         stats = handle.stats()
-        row["stats_bytes"] = (stats.bytes_sent - in_stats) / len(seconds)
-        row["buffer_bytes"], row["residual_bytes"] = stats.buffer_bytes, stats.residual_bytes
+        found["stats_bytes"] = (stats.bytes_sent - in_stats) / len(seconds)
+        found["buffer_bytes"], found["residual_bytes"] = stats.buffer_bytes, stats.residual_bytes
         handle.close()
-    if options.rank == 0:
-        print(json.dumps(row), flush=True)
+    return found
 
 
 def attach(ddp: DistributedDataParallel, variant: str) -> gw.Handle | None:
-    if variant in ("compute alone", "plain DDP"):
+    if variant in (COMPUTE, PLAIN):
         return None
-    if variant == "fp16 hook":
+    if variant == HALF:
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
         return None
-    if variant == "powersgd":
+    if variant == POWERSGD:
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4)
         state.start_powerSGD_iter = 2
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
