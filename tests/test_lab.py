@@ -27,7 +27,7 @@ from gradwire.lab import workers
 from gradwire.lab.command import train
 from gradwire.lab.data import Split, batches
 from gradwire.lab.mnist import SUBSET, load_mnist
-from gradwire.lab.records import Event, Listener, Progress, float32_bytes
+from gradwire.lab.records import Event, Listener, Progress, float32_bytes, ignore
 from gradwire.lab.tasks import TASKS
 
 LENET = 1_630_154  # parameters of mnist-cnn
@@ -113,6 +113,14 @@ def test_torchrun_brings_its_own_workers(tmp_path: Path) -> None:
     assert done.stdout.count("qsgd:bits=4") == 1
 
 
+def test_what_gradwire_says_of_a_run_is_one_line() -> None:
+    done = run(*GRADWIRE, "train", "-w", "2", "-t", "mnist-fc", "-c", "ndqsg", *QUICK)
+    assert done.returncode == 0, done.stderr
+    _, remark, result = done.stderr.splitlines()
+    assert re.fullmatch(r"ndqsg: workers differ too much: .* counts such sends\.", remark)
+    assert result.startswith("ndqsg: test accuracy")
+
+
 def test_a_single_worker_sends_nothing(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     done = run(*GRADWIRE, "train", "-w", "1", "-c", "none", *QUICK, "--json", str(file))
@@ -143,10 +151,6 @@ def _leave(listener: Listener) -> None:
     dist.barrier()
 
 
-def _ignore(event: Event) -> None:
-    """Listen to nothing."""
-
-
 def test_a_killed_worker_ends_the_run() -> None:
     killed = 0.0
     others = set(multiprocessing.active_children())
@@ -174,7 +178,7 @@ def test_a_killed_worker_ends_the_run() -> None:
 def test_the_first_failure_is_the_one_reported(job: workers.Job, cause: str) -> None:
     others = set(multiprocessing.active_children())
     with pytest.raises(workers.WorkerError, match=cause):
-        workers.run(job, 2, _ignore)
+        workers.run(job, 2, ignore)
     assert set(multiprocessing.active_children()) == others
 
 

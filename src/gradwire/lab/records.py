@@ -34,6 +34,13 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Remark:
+    """What gradwire has to say about the run, in one line."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Point:
     """One point of the loss curve: the mean training loss of the steps since the last point."""
 
@@ -88,8 +95,12 @@ class Result:
         }
 
 
-Event = Progress | Result
+Event = Progress | Remark | Result
 Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Listen to nothing."""
 
 
 def float32_bytes(parameters: int, workers: int) -> float:
