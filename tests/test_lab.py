@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from gradwire.lab import workers
 from gradwire.lab.command import train
 from gradwire.lab.data import Split, batches
+from gradwire.lab.measure import Log, Row
 from gradwire.lab.mnist import SUBSET, load_mnist
 from gradwire.lab.records import Event, Listener, Progress, float32_bytes, ignore
 from gradwire.lab.tasks import TASKS
@@ -90,6 +91,16 @@ def test_bytes_are_those_of_the_wire(results: list[dict[str, Any]]) -> None:
     assert isinstance(qsgd["bytes_per_step"], int)
     assert qsgd["ratio"] <= 0.13
     assert 4 < qsgd["bits_per_value"] < 4.2
+
+
+def _log_of_a_long_run(rank: int) -> tuple[float, float]:
+    log = Log([Row(0.1, 6_520_617 * step, 0.1, 0.0, 0.0, 0.0) for step in range(1, 801)])
+    return log.total("bytes"), log.typical("bytes")
+
+
+def test_bytes_of_long_runs_are_exact(worlds: Any) -> None:
+    for answer in worlds[2].run(_log_of_a_long_run):
+        assert answer == (800 * 6_520_617, 6_520_617)
 
 
 def test_the_table_is_plain_text_of_100_columns(
