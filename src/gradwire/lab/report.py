@@ -11,7 +11,15 @@ from pathlib import Path
 from string import Template
 
 from gradwire.lab.records import Result, Settings
-from gradwire.lab.table import behind, caption, columns, score, score_title
+from gradwire.lab.table import (
+    Column,
+    behind,
+    caption,
+    main_columns,
+    other_columns,
+    score,
+    score_title,
+)
 from gradwire.output import check_writable
 
 FILE_NAME = "index.html"
@@ -89,10 +97,10 @@ def _card(result: Result, results: Sequence[Result], color: str) -> str:
 def _standing(share: float | None) -> str:
     """Say how far a score is behind that of `none`, whichever way it is good.
 
-    >>> _standing(0.0123), _standing(-0.002), _standing(0.0), _standing(None)
+    >>> _standing(0.0123), _standing(-0.002), _standing(-0.0002), _standing(None)
     (', 1.2% worse than none', ', 0.2% better than none', '', '')
     """
-    if not share or math.isnan(share):
+    if share is None or math.isnan(share) or round(share, 3) == 0:
         return ""
     return f", {abs(share):.1%} {'worse' if share > 0 else 'better'} than none"
 
@@ -111,15 +119,16 @@ def _saving(ratio: float | None) -> tuple[str, str]:
 
 
 def _table(results: Sequence[Result]) -> str:
-    head = "".join(f"<th>{_joined(column.head)}</th>" for column in columns(results))
-    rows = "".join(_row(result, results, color(i)) for i, result in enumerate(results))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    columns = [*main_columns(results), *other_columns()]
+    head = "".join(f"<th>{_joined(column.head)}</th>" for column in columns)
+    rows = "".join(_row(result, columns, color(i)) for i, result in enumerate(results))
+    return f"<table><thead><tr><th>codec</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _row(result: Result, results: Sequence[Result], color: str) -> str:
-    codec, *numbers = (escape(column.cell(result)) for column in columns(results))
-    cells = "".join(f"<td>{number}</td>" for number in numbers)
-    return f'<tr style="--codec: {color}"><td><i></i><code>{codec}</code></td>{cells}</tr>'
+def _row(result: Result, columns: Sequence[Column], color: str) -> str:
+    name = f"<td><i></i><code>{escape(result.codec)}</code></td>"
+    cells = "".join(f"<td>{escape(column.cell(result))}</td>" for column in columns)
+    return f'<tr style="--codec: {color}">{name}{cells}</tr>'
 
 
 def _joined(head: str) -> str:
