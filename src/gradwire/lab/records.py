@@ -1,4 +1,4 @@
-"""What the parts of the lab tell each other. Free of torch, so that the CLI starts quickly."""
+"""What the parts of the lab tell each other."""
 
 from __future__ import annotations
 
