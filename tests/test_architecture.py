@@ -1,6 +1,8 @@
 """Imports point one way: kernels <- codecs <- collectives <- reducer <- handle <- ddp, fsdp."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import gradwire
@@ -56,6 +58,14 @@ def test_codecs_and_kernels_know_nothing_of_processes():
     for folder in ("codecs", "kernels"):
         for path in (ROOT / folder).glob("*.py"):
             assert not any("distributed" in module for module in imports(path)), path
+
+
+def test_the_command_line_imports_nothing_slow_but_torch():
+    """FSDP alone takes half as long to import as torch."""
+    slow = {"torch.distributed.fsdp", "plotly", "numba", "llvmlite"}
+    code = f"import sys, gradwire.cli; sys.exit(str({slow} & set(sys.modules) or ''))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
 
 
 def test_there_is_no_drawer_for_odds_and_ends():

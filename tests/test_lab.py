@@ -26,8 +26,9 @@ from typer.testing import CliRunner
 from gradwire.lab import workers
 from gradwire.lab.command import train
 from gradwire.lab.data import Split, batches
+from gradwire.lab.measure import Log, Row
 from gradwire.lab.mnist import SUBSET, load_mnist
-from gradwire.lab.records import Event, Listener, Progress, float32_bytes
+from gradwire.lab.records import Event, Listener, Progress, float32_bytes, ignore
 from gradwire.lab.tasks import TASKS
 
 LENET = 1_630_154  # parameters of mnist-cnn
@@ -92,6 +93,16 @@ def test_bytes_are_those_of_the_wire(results: list[dict[str, Any]]) -> None:
     assert 4 < qsgd["bits_per_value"] < 4.2
 
 
+def _log_of_a_long_run(rank: int) -> tuple[float, float]:
+    log = Log([Row(0.1, 6_520_617 * step, 0.1, 0.0, 0.0, 0.0) for step in range(1, 801)])
+    return log.total("bytes"), log.typical("bytes")
+
+
+def test_bytes_of_long_runs_are_exact(worlds: Any) -> None:
+    for answer in worlds[2].run(_log_of_a_long_run):
+        assert answer == (800 * 6_520_617, 6_520_617)
+
+
 def test_the_table_is_plain_text_of_100_columns(
     comparison: subprocess.CompletedProcess[str],
 ) -> None:
@@ -111,6 +122,14 @@ def test_torchrun_brings_its_own_workers(tmp_path: Path) -> None:
     (result,) = json.loads(file.read_text())
     assert (result["workers"], result["task"]) == (2, "mnist-fc")
     assert done.stdout.count("qsgd:bits=4") == 1
+
+
+def test_what_gradwire_says_of_a_run_is_one_line() -> None:
+    done = run(*GRADWIRE, "train", "-w", "2", "-t", "mnist-fc", "-c", "ndqsg", *QUICK)
+    assert done.returncode == 0, done.stderr
+    _, remark, result = done.stderr.splitlines()
+    assert re.fullmatch(r"ndqsg: workers differ too much: .* counts such sends\.", remark)
+    assert result.startswith("ndqsg: test accuracy")
 
 
 def test_a_single_worker_sends_nothing(tmp_path: Path) -> None:
@@ -143,10 +162,6 @@ def _leave(listener: Listener) -> None:
     dist.barrier()
 
 
-def _ignore(event: Event) -> None:
-    """Listen to nothing."""
-
-
 def test_a_killed_worker_ends_the_run() -> None:
     killed = 0.0
     others = set(multiprocessing.active_children())
@@ -174,7 +189,7 @@ def test_a_killed_worker_ends_the_run() -> None:
 def test_the_first_failure_is_the_one_reported(job: workers.Job, cause: str) -> None:
     others = set(multiprocessing.active_children())
     with pytest.raises(workers.WorkerError, match=cause):
-        workers.run(job, 2, _ignore)
+        workers.run(job, 2, ignore)
     assert set(multiprocessing.active_children()) == others
 
 

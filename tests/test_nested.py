@@ -1,7 +1,9 @@
 """NDQSG: which values are decoded wrong, how many are expected to be, and what happens then."""
 
+import logging
 import math
-import warnings
+from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from gradwire.link import Link
 from gradwire.parts import Part, whole
 from gradwire.reducer import Reducer
 from laws import roundtrip
-from world import data
+from world import data, only_first_warns
 
 KEY = gw.Key(seed=4, step=2, tensor=1)
 
@@ -202,13 +204,22 @@ def test_a_nested_payload_alone_is_refused():
     assert roundtrip(codec, x, KEY.of(rank=1)).isfinite().all()
 
 
+@contextmanager
+def logged():
+    """The messages that gradwire logs in here, in a list that fills at the end."""
+    texts, heard, logger = [], BufferingHandler(1000), logging.getLogger("gradwire")
+    logger.addHandler(heard)
+    yield texts
+    logger.removeHandler(heard)
+    texts += [record.getMessage() for record in heard.buffer]
+
+
 def reduce_steps(rank, codec, collective, correlation, steps):
     """The Reducer over some steps: results, statistics, bits a value in each, and warnings."""
     link = Link()
     reducer = Reducer(link, codec, collective=collective, min_numel=0)
     results, bits = [], []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with logged() as texts:
         for step in range(steps):
             before = link.account.message_bytes
             x = workers(link.size, 20_000, correlation, seed=step)[rank].clone()
@@ -216,7 +227,6 @@ def reduce_steps(rank, codec, collective, correlation, steps):
             reducer.step += 1
             results.append(x)
             bits.append(8 * (link.account.message_bytes - before) / 20_000)
-    texts = [str(w.message) for w in caught]
     failures = reducer.failures
     return results, bits, failures.rates, failures.expected, failures.fallbacks, texts
 
@@ -241,14 +251,35 @@ def test_workers_that_agree_are_nested_from_the_second_step_on(worlds, size, col
 @pytest.mark.parametrize("size", [2, 4])
 def test_workers_that_disagree_are_told_so_and_sent_plain(worlds, size, collective):
     answers = worlds[size].run(reduce_steps, gw.NDQSG(), collective, 0.0, 4)
-    for results, bits, rates, failures, fallbacks, texts in answers:
+    for rank, (results, bits, rates, failures, fallbacks, texts) in enumerate(answers):
         assert all(torch.equal(a, b) for a, b in zip(results, answers[0][0], strict=True))
         assert rates[0] > 0.05
         assert failures == 0
         assert fallbacks == 3
-        assert len(texts) == 1
-        assert "would be decoded wrong. It is sent by the plain code" in texts[0]
+        assert len(texts) == (rank == 0)
+        assert all("would be decoded wrong. The plain code is sent" in text for text in texts)
         assert min(bits) > 3
+
+
+def reduce_many(rank, names):
+    """Two steps of parameters that workers disagree about; what is logged."""
+    reducer = Reducer(Link(), gw.NDQSG(), min_numel=0)
+    with logged() as texts:
+        for step in range(2):
+            for number, name in enumerate(names):  # each a bucket of its own
+                x = data(rank, 5000, seed=step)
+                reducer.reduce(x, [Part(x, number, name=name)])
+            reducer.step += 1
+    return texts
+
+
+def test_one_warning_names_the_parameters_of_all_buckets(worlds):
+    (few,), *others = worlds[2].run(reduce_many, ["a", "b"])
+    assert others == [[]]
+    assert few.startswith("ndqsg: workers differ too much: up to ")
+    assert "% of the values of 'a', 'b' would be decoded wrong." in few
+    (many,), *_ = worlds[2].run(reduce_many, list("abcdefg"))
+    assert "values of 'a', 'b', 'c', 'd' and 3 more would" in many
 
 
 def descend(rank, spec, steps):
@@ -256,13 +287,11 @@ def descend(rank, spec, steps):
     reducer = Reducer(Link(), gw.parse(spec), min_numel=0)
     targets = torch.stack([data(r, 20_000) for r in range(reducer.link.size)])
     x = torch.zeros(20_000)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(steps):
-            gradient = x - targets[rank]
-            reducer.reduce(gradient, [Part(gradient, 0)])
-            reducer.step += 1
-            x -= 0.3 * gradient
+    for _ in range(steps):
+        gradient = x - targets[rank]
+        reducer.reduce(gradient, [Part(gradient, 0)])
+        reducer.step += 1
+        x -= 0.3 * gradient
     return float((x - targets.mean(0)).square().mean()), reducer.failures.expected
 
 
@@ -326,7 +355,7 @@ def test_bad_settings_are_refused(settings, match):
 def with_feedback(rank):
     with pytest.raises(ValueError, match="leave `error_feedback` out, or use `DQSG`"):
         Reducer(Link(), gw.NDQSG(), error_feedback=True)
-    with pytest.warns(UserWarning, match="a single all_reduce has nothing to go by"):
+    with only_first_warns(rank, "a single all_reduce has nothing to go by"):
         gw.all_reduce(data(0, 20_000), gw.NDQSG(block=4096))
     x = data(0, 20_000)
     collectives.all_gather(Link(), gw.NDQSG(), whole([Part(x, 0, alone=True)]), KEY)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gradwire.lab.records import Point, Result, Settings
 from gradwire.lab.report import color, page, write_report
-from gradwire.lab.table import behind, score, score_title, table
+from gradwire.lab.table import Comparison, behind, score, score_title
 
 CODECS = ("none", "qsgd:bits=4", "<b>odd</b>")
 PLOTS = ("loss-steps", "loss-bytes", "loss-time")
@@ -108,7 +108,7 @@ def test_every_codec_is_named_escaped_and_has_its_own_colour(report: Path) -> No
     assert "qsgd:bits=4" in text
     assert "&lt;b&gt;odd" in text
     assert "<b>odd" not in text
-    assert len({color(i) for i in range(8)}) == 8
+    assert len({color(i) for i in range(40)}) == 40
 
 
 def test_runs_that_diverged_or_sent_nothing_have_a_report_too() -> None:
@@ -126,9 +126,9 @@ def test_a_score_that_is_a_loss_may_diverge_too() -> None:
     assert "nan% better" not in page(settings(("none", "fp16")), results)
 
 
-def shown(results: list[Result]) -> str:
-    out = Console(width=100, file=io.StringIO())
-    out.print(table(results))
+def shown(results: list[Result], width: int = 100) -> str:
+    out = Console(width=width, file=io.StringIO())
+    out.print(Comparison(results))
     return out.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -170,9 +170,40 @@ def test_a_score_is_named_and_written_as_its_kind_is_read() -> None:
     assert "test bits/character" in page(settings(("none",)), [bits])
 
 
-def test_the_table_has_room_for_long_names_in_100_columns() -> None:
-    results = [result("global-qsgd:dither=exponential", score_name="bits_per_character")]
-    assert max(map(len, shown(results).splitlines())) <= 100
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("score_name", ["accuracy", "bits_per_character"])
+def test_long_names_are_broken_after_commas_alone(width: int, score_name: str) -> None:
+    names = [
+        "global-qsgd:dither=exponential",
+        "gradiveq:energy=0.8,warmup_steps=10,train_steps=30,inner=fp16",
+    ]
+    lines = shown([result(name, score_name=score_name) for name in names], width).splitlines()
+    assert max(map(len, lines)) <= width
+    starts = [line.split()[0] for line in lines if line.strip()]
+    for name in names:
+        first = next(i for i, start in enumerate(starts) if start.startswith(name[:8]))
+        pieces = [starts[first]]
+        while pieces[-1].endswith(","):
+            pieces.append(starts[first + len(pieces)])
+        assert "".join(pieces) == name
+
+
+def heads(results: list[Result], width: int) -> list[str]:
+    return [line for line in shown(results, width).splitlines() if line.startswith("codec")]
+
+
+def test_other_columns_give_way_before_names_do() -> None:
+    short, long = ([result(name)] for name in ("qsgd:bits=4", "global-qsgd:dither=exponential"))
+    assert len(heads(short, 100)) == len(heads(long, 120)) == 1
+    main, others = heads(long, 100)
+    assert main.split()[-1] == others.split()[-1] == "ms"
+    assert "none" in main
+    assert "loss" in others
+
+
+def test_what_rounds_to_zero_has_no_sign() -> None:
+    results = [result("none", score=0.9), result("fp16", score=0.900001)]
+    assert "-0.00%" not in shown(results) + page(settings(), results)
 
 
 class Visit:

@@ -3,7 +3,9 @@
 import multiprocessing
 import tempfile
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -78,3 +80,12 @@ def data(rank: int, numel: int, seed: int = 0) -> torch.Tensor:
     """Gaussian values, other ones on every rank."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     return torch.randn(numel, generator=generator)
+
+
+@contextmanager
+def only_first_warns(rank: int, words: str) -> Iterator[None]:
+    """In here rank 0 warns with these words, once, and the others do not."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    assert sum(words in str(warning.message) for warning in caught) == (rank == 0)

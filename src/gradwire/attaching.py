@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire import ddp, fsdp, sharded
+from gradwire import ddp
 from gradwire.codec import Codec
 from gradwire.handle import Handle
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+    from gradwire import sharded
 
 
 @overload
@@ -25,6 +29,12 @@ def attach(module: Any, codec: Codec, **options: Any) -> Handle | sharded.Handle
     `fully_shard` was called on those of `gradwire.fsdp.attach`. All take `error_feedback`,
     `min_numel` and `seed`.
     """
+    if isinstance(module, DistributedDataParallel):
+        return ddp.attach(module, codec, **options)
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel  # slow to import
+
+    from gradwire import fsdp
+
     if isinstance(module, FullyShardedDataParallel):
         raise TypeError(
             "`attach` takes FSDP2, got a module wrapped in FullyShardedDataParallel, which is "

@@ -43,7 +43,8 @@ def all_reduce(
     reducer = Reducer(
         Link(group), codec, collective=collective, error_feedback=False, min_numel=0, seed=seed
     )
-    if codec.num_dependent(reducer.link.size) and not codec.trusts(None):
+    guesses = codec.num_dependent(reducer.link.size) and not codec.trusts(None)
+    if guesses and reducer.link.rank == 0:
         warnings.warn(
             f"{codec} learns from step to step how well workers agree, and a single all_reduce has "
             "nothing to go by: it sends the plain code. Use `DQSG`, or `max_failures=1` to send "

@@ -86,7 +86,7 @@ class Reducer:
         self.seed = seed
         self.step = 0
         self.residuals: dict[int, Tensor] = {}
-        self.failures = Failures()
+        self.failures = Failures(speaks=link.rank == 0)
 
     @property
     def codec(self) -> Codec:
@@ -111,6 +111,7 @@ class Reducer:
 
     def work(self, bucket: Tensor, parts: Sequence[Part]) -> Work:
         """What replaces `bucket`, which `parts` tile, by its mean over the workers."""
+        self.failures.begin(self.step)
         coded: dict[Route, list[Part]] = {}
         small = []
         for part in parts:

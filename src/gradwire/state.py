@@ -62,7 +62,7 @@ def load(reducer: Reducer, parameters: Sequence[Parameter], state: dict[str, Any
     if unknown:
         raise ValueError(f"the state is of unknown parameters: {unknown}.")
     _load_learned(reducer, numbers, unpack(state["learned"]))
-    if not is_same:
+    if not is_same and reducer.link.rank == 0:
         warnings.warn(
             f"the state is of {state['world']} workers and there are {reducer.link.size} now: the "
             "step and what was learned are kept, residuals and failure rates start anew.",

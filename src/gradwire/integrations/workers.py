@@ -34,13 +34,13 @@ def load_from(folder: str | Path, handle: Handle, name: str = "gradwire") -> Non
     """Go on from what `save_to` wrote. Call it on every rank.
 
     A rank that did not exist then takes up the state of rank 0, of which `load_state_dict` keeps
-    what all ranks share. Either every rank finds a state or none does; then a warning says so.
+    what all ranks share. Either every rank finds a state or none does; then rank 0 warns.
     """
     own, first = (_path(folder, name, rank) for rank in (dist.get_rank(), 0))
     path = own if own.is_file() else first
     if _all_find(path):
         handle.load_state_dict(torch.load(path, weights_only=True))
-    else:
+    elif dist.get_rank() == 0:
         warnings.warn(
             f"{folder} holds no state of gradwire: residuals start at zero, and what a codec has "
             "learned is learned anew.",

@@ -116,10 +116,10 @@ def _show(
     settings: Settings, results: list[Result], report: Path | None, json_file: JsonFile
 ) -> None:
     from gradwire.lab.report import write_report
-    from gradwire.lab.table import table
+    from gradwire.lab.table import Comparison
 
     out = console(json_file)
-    out.print(table(results))
+    out.print(Comparison(results))
     write_json([result.to_json() for result in results], json_file)
     if report is not None:
         out.print(f"Report: {write_report(settings, results, report)}", soft_wrap=True)

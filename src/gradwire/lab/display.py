@@ -6,7 +6,7 @@ from types import TracebackType
 
 from rich import progress
 
-from gradwire.lab.records import Event, Progress, Result, Settings
+from gradwire.lab.records import Event, Progress, Remark, Result, Settings
 from gradwire.lab.table import score, score_title
 from gradwire.output import console
 
@@ -44,7 +44,12 @@ class Display:
             self._bars.update(
                 self._ids[event.index], completed=event.step, loss=f"loss {event.loss:.3f}"
             )
-            return
+        elif isinstance(event, Remark):
+            self._out.print(event.text, markup=False, soft_wrap=True)
+        else:
+            self._finish(event)
+
+    def _finish(self, event: Result) -> None:
         self.results.append(event)
         if not self._out.is_terminal:
             self._out.print(

@@ -32,7 +32,8 @@ class Log:
     """The rows of a run, their numbers the mean over all workers."""
 
     def __init__(self, rows: list[Row]) -> None:
-        table = mean_over_workers(torch.tensor([Row(0, 0, 0, 0, 0, 0), *rows]).double())
+        table = torch.tensor([Row(0, 0, 0, 0, 0, 0), *rows], dtype=torch.float64)
+        table = mean_over_workers(table)
         self._columns = dict(zip(Row._fields, table.unbind(1), strict=True))
         self.steps = len(rows)
 

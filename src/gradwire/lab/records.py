@@ -1,4 +1,4 @@
-"""What the parts of the lab tell each other. Free of torch, so that the CLI starts quickly."""
+"""What the parts of the lab tell each other."""
 
 from __future__ import annotations
 
@@ -31,6 +31,13 @@ class Progress:
     index: int
     step: int
     loss: float
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What gradwire has to say about the run, in one line."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -88,8 +95,12 @@ class Result:
         }
 
 
-Event = Progress | Result
+Event = Progress | Remark | Result
 Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Listen to nothing."""
 
 
 def float32_bytes(parameters: int, workers: int) -> float:

@@ -5,21 +5,31 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 
 from gradwire.lab.records import Result, Settings
-from gradwire.lab.table import behind, caption, columns, score, score_title
+from gradwire.lab.table import (
+    Column,
+    behind,
+    caption,
+    main_columns,
+    other_columns,
+    score,
+    score_title,
+)
 from gradwire.output import check_writable
 
 FILE_NAME = "index.html"
 TEMPLATE = Path(__file__).with_name("report.html")
 COLORS = (
     "#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e",
-    "#97bbf5", "#9498a0",
+    "#97bbf5", "#9498a0", "#8fa31e", "#0f8b8d",
 )  # fmt: skip
+GOLDEN_ANGLE = 137.508  # degrees; multiples of it are far from each other
 
 
 def check_possible(directory: Path) -> None:
@@ -54,7 +64,7 @@ def page(settings: Settings, results: Sequence[Result]) -> str:
         facts=_facts(settings, results[0]),
         cards="".join(_card(result, results, color(i)) for i, result in enumerate(results)),
         table=_table(results),
-        caption=escape(caption(results[0])),
+        caption=re.sub("`(.*?)`", r"<code>\1</code>", escape(caption(results[0]))),
         runs=json.dumps(runs).replace("<", "\\u003c"),
         plotly=get_plotlyjs(),
     )
@@ -62,37 +72,49 @@ def page(settings: Settings, results: Sequence[Result]) -> str:
 
 def color(index: int) -> str:
     """Give each codec one colour, the same in every plot."""
-    return COLORS[index % len(COLORS)]
+    if index < len(COLORS):
+        return COLORS[index]
+    return f"hsl({index * GOLDEN_ANGLE % 360:.0f}, 55%, 50%)"
 
 
 def _facts(settings: Settings, result: Result) -> str:
-    facts = {
-        "parameters": f"{result.parameters:,}",
-        "steps": f"{settings.steps:,}",
-        "examples a worker and step": settings.batch,
-        "learning rate": f"{settings.lr:g}",
-        "seed": settings.seed,
-    }
-    return "".join(f"<span><b>{value}</b> {name}</span> " for name, value in facts.items())
+    facts = (
+        f"<b>{result.parameters:,}</b> parameters",
+        f"<b>{settings.steps:,}</b> steps",
+        f"<b>{settings.batch}</b> examples a worker and step",
+        f"learning rate <b>{settings.lr:g}</b>",
+        f"seed <b>{settings.seed}</b>",
+    )
+    return " ".join(f"<span>{fact}</span>" for fact in facts)
 
 
 def _card(result: Result, results: Sequence[Result], color: str) -> str:
     number, words = _saving(result.ratio)
     return (
         f'<button class="card" aria-pressed="true" style="--codec: {color}">'
-        f'<code>{escape(result.codec)}</code><span class="large">{number}&times;</span> {words}'
-        f"<br><small>{score(result)} {escape(score_title(result))}"
+        f'{_name(result.codec)}<span><span class="large">{number}&times;</span> {words}</span>'
+        f"<small>{score(result)} {escape(score_title(result))}"
         f"{_standing(behind(result, results))}</small></button>"
     )
+
+
+def _name(codec: str) -> str:
+    """Mark the places where a name may be broken.
+
+    >>> _name("qsgd:bits=2,block=128")
+    '<code><span>qsgd:</span><span>bits=2,</span><span>block=128</span></code>'
+    """
+    pieces = re.findall("[^:,]+[:,]?", codec)
+    return f"<code>{''.join(f'<span>{escape(piece)}</span>' for piece in pieces)}</code>"
 
 
 def _standing(share: float | None) -> str:
     """Say how far a score is behind that of `none`, whichever way it is good.
 
-    >>> _standing(0.0123), _standing(-0.002), _standing(0.0), _standing(None)
+    >>> _standing(0.0123), _standing(-0.002), _standing(-0.0002), _standing(None)
     (', 1.2% worse than none', ', 0.2% better than none', '', '')
     """
-    if not share or math.isnan(share):
+    if share is None or math.isnan(share) or round(share, 3) == 0:
         return ""
     return f", {abs(share):.1%} {'worse' if share > 0 else 'better'} than none"
 
@@ -111,15 +133,16 @@ def _saving(ratio: float | None) -> tuple[str, str]:
 
 
 def _table(results: Sequence[Result]) -> str:
-    head = "".join(f"<th>{_joined(column.head)}</th>" for column in columns(results))
-    rows = "".join(_row(result, results, color(i)) for i, result in enumerate(results))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    columns = [*main_columns(results), *other_columns()]
+    head = "".join(f"<th>{_joined(column.head)}</th>" for column in columns)
+    rows = "".join(_row(result, columns, color(i)) for i, result in enumerate(results))
+    return f"<table><thead><tr><th>codec</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _row(result: Result, results: Sequence[Result], color: str) -> str:
-    codec, *numbers = (escape(column.cell(result)) for column in columns(results))
-    cells = "".join(f"<td>{number}</td>" for number in numbers)
-    return f'<tr style="--codec: {color}"><td><i></i><code>{codec}</code></td>{cells}</tr>'
+def _row(result: Result, columns: Sequence[Column], color: str) -> str:
+    name = f"<td><i></i>{_name(result.codec)}</td>"
+    cells = "".join(f"<td>{escape(column.cell(result))}</td>" for column in columns)
+    return f'<tr style="--codec: {color}">{name}{cells}</tr>'
 
 
 def _joined(head: str) -> str:

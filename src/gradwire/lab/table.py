@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from gradwire.lab.records import Result
 
 NONE = "none"  # the codec that the others are compared with
 NOTES = (
-    "Behind none is how much worse the score is than that of `none`, in percent of it. "
-    "Bytes are what a worker sends to others in a step; their ratio is to a ring all-reduce of "
-    "float32. Compute is forward, backward and update without any exchange. The stages of the "
-    "exchange overlap with it and with each other, so the parts need not add up to the step."
+    "Behind none is how much worse the score is than that of `none`, in percent of it; below zero "
+    "it is better. Bytes are what a worker sends to others in a step; their ratio is to a ring "
+    "all-reduce of float32. Compute is forward, backward and update without any exchange. The "
+    "stages of the exchange overlap with it and with each other, so the parts need not add up to "
+    "the step."
 )
+GAP = 1
 SCORE_FORMATS = {"accuracy": ".2%"}
 
 
@@ -24,6 +29,10 @@ class Column(NamedTuple):
 
     head: str
     cell: Callable[[Result], str]
+
+    def width(self, results: Sequence[Result]) -> int:
+        """How wide it is with these results."""
+        return max(map(len, (*self.head.split("\n"), *map(self.cell, results))))
 
 
 def score_title(result: Result) -> str:
@@ -53,17 +62,22 @@ def behind(result: Result, results: Sequence[Result]) -> float | None:
     return lost / reference
 
 
-def columns(results: Sequence[Result]) -> list[Column]:
-    """Return the columns for these results."""
+def main_columns(results: Sequence[Result]) -> list[Column]:
+    """What a reader looks for first."""
     return [
-        Column("codec", lambda r: r.codec),
         Column(_two_lines(score_title(results[0])), score),
         Column("behind\nnone", lambda r: _percent(behind(r, results))),
-        Column("test\nloss", lambda r: f"{r.loss:.4f}"),
         Column("bytes\n/step", lambda r: f"{r.bytes_per_step:,.0f}"),
         Column("ratio to\nfloat32", lambda r: "-" if r.ratio is None else f"{r.ratio:.4f}"),
-        Column("bits\n/value", lambda r: f"{r.bits_per_value:.3f}"),
         Column("step\nms", lambda r: _milliseconds(r.step_s)),
+    ]
+
+
+def other_columns() -> list[Column]:
+    """What explains the main columns."""
+    return [
+        Column("test\nloss", lambda r: f"{r.loss:.4f}"),
+        Column("bits\n/value", lambda r: f"{r.bits_per_value:.3f}"),
         Column("compute\nms", lambda r: _milliseconds(r.compute_s)),
         Column("encode\nms", lambda r: _milliseconds(r.encode_s)),
         Column("comm.\nms", lambda r: _milliseconds(r.comm_s)),
@@ -76,28 +90,57 @@ def caption(result: Result) -> str:
     return f"{score_title(result).capitalize()}: {direction(result)}. {NOTES}"
 
 
-def table(results: Sequence[Result]) -> Table:
-    """Lay out the results for a terminal of 100 columns."""
-    shown = Table(
-        caption=caption(results[0]),
-        caption_justify="left",
-        box=None,
-        padding=(0, 1),
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    for column in columns(results):
-        left = column.head == "codec"
-        shown.add_column(
-            column.head,
-            justify="left" if left else "right",
-            vertical="bottom",
-            overflow="fold",
-            no_wrap=not left,
-        )
-    for result in results:
-        shown.add_row(*(column.cell(result) for column in columns(results)))
-    return shown
+class Comparison:
+    """The results for a terminal: one table if names stay whole in it, else the main columns first.
+
+    Names that are too long even so are broken after commas.
+    """
+
+    def __init__(self, results: Sequence[Result]) -> None:
+        self._results = results
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Lay it out for the width of the console."""
+        width, main, others = options.max_width, main_columns(self._results), other_columns()
+        longest = max(len(result.codec) for result in self._results)
+        if longest <= self._room([*main, *others], width):
+            yield self._table([*main, *others], width)
+        else:
+            yield self._table(main, width)
+            yield ""
+            yield self._table(others, width)
+        yield ""
+        yield Text(caption(self._results[0]), style="italic dim")
+
+    def _room(self, columns: Sequence[Column], width: int) -> int:
+        """How wide the names may be beside these columns."""
+        return width - sum(GAP + column.width(self._results) for column in columns)
+
+    def _table(self, columns: Sequence[Column], width: int) -> Table:
+        shown = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
+        shown.add_column("codec", vertical="bottom", overflow="fold")
+        for column in columns:
+            shown.add_column(column.head, justify="right", vertical="bottom", no_wrap=True)
+        room = self._room(columns, width)
+        for result in self._results:
+            name = Text(_broken(result.codec, room))
+            shown.add_row(name, *(column.cell(result) for column in columns))
+        return shown
+
+
+def _broken(spec: str, width: int) -> str:
+    """Break a codec after commas into lines of at most `width`, as far as that will do.
+
+    >>> print(_broken("gradiveq:energy=0.8,warmup_steps=10,train_steps=30", 34))
+    gradiveq:energy=0.8,
+      warmup_steps=10,train_steps=30
+    """
+    lines = [""]
+    for piece in re.findall("[^,]+,?", spec):
+        if lines[-1] and len(lines[-1] + piece) > width:
+            lines.append("  ")
+        lines[-1] += piece
+    return "\n".join(lines)
 
 
 def _two_lines(title: str) -> str:
@@ -110,7 +153,12 @@ def _two_lines(title: str) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.2%}"
+    """Write a share in percent, with no sign if it rounds to zero.
+
+    >>> _percent(0.0123), _percent(-0.00001), _percent(None)
+    ('1.23%', '0.00%', '-')
+    """
+    return "-" if share is None else f"{round(share, 4) + 0.0:.2%}"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire as gw
 from gradwire.lab.data import Dataset, batches
 from gradwire.lab.measure import Log, Row, evaluate, mean_over_workers, whole
-from gradwire.lab.records import Listener, Progress, Result, Settings, float32_bytes
+from gradwire.lab.records import Listener, Progress, Result, Settings, float32_bytes, ignore
+from gradwire.lab.remarks import remarks_to
 from gradwire.lab.tasks import TASKS, Task
 from gradwire.learning import LearningCodec
 
@@ -74,9 +75,11 @@ class Run:
 
     def result(self, listener: Listener) -> Result:
         """Warm up, train, evaluate. Every worker returns the same numbers."""
-        compute_s = self._warm_up()
+        with remarks_to(ignore):  # what is said of a replica that is thrown away
+            compute_s = self._warm_up()
         replica = self._replica()
-        rows = self._train(replica, listener)
+        with remarks_to(listener):
+            rows = self._train(replica, listener)
         bits_per_value = replica.handle.stats().bits_per_value
         replica.handle.close()
         score, loss = evaluate(replica.ddp.module, self.task, self.data.test)

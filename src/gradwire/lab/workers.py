@@ -26,7 +26,7 @@ from typing import cast
 
 import torch.distributed as dist
 
-from gradwire.lab.records import Event, Listener
+from gradwire.lab.records import Event, Listener, ignore
 
 Job = Callable[[Listener], None]
 LOOPBACK = "127.0.0.1"
@@ -94,7 +94,7 @@ def run(job: Job, num_workers: int, listener: Listener) -> None:
 def run_under_torchrun(job: Job, listener: Listener) -> None:
     """Run `job` as one of the processes that torchrun started; rank 0's events reach `listener`."""
     dist.init_process_group("gloo")
-    job(listener if dist.get_rank() == 0 else _ignore)
+    job(listener if dist.get_rank() == 0 else ignore)
     dist.destroy_process_group()
 
 
@@ -156,10 +156,6 @@ def _death(exitcode: int | None) -> str:
     return f"ended before its work did, with exit code {exitcode}."
 
 
-def _ignore(event: Event) -> None:
-    """Listen to nothing."""
-
-
 def _main(job: Job, rank: int, num_workers: int, port: int, pipe: Connection) -> None:
     """Be a worker."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -167,7 +163,7 @@ def _main(job: Job, rank: int, num_workers: int, port: int, pipe: Connection) ->
     try:
         store = dist.TCPStore(LOOPBACK, port, is_master=False)  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=rank, world_size=num_workers)
-        job(pipe.send if rank == 0 else _ignore)
+        job(pipe.send if rank == 0 else ignore)
         dist.destroy_process_group()
         pipe.send(Done())
     except BaseException:
