@@ -13,11 +13,13 @@ LAYERS = [
     {"agreement", "collectives", "lanes", "learner", "raw"},
     {"route", "failures"},
     {"reducer", "scatterer"},
+    {"gatherer"},
     {"plan", "state"},
     {"log"},
     {"handle"},
     {"ddp", "functional"},
     {"sharded"},
+    {"comms"},
     {"fsdp"},
     {"attaching"},
 ]
