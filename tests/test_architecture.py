@@ -14,7 +14,7 @@ LAYERS = [
     {"route", "failures"},
     {"reducer", "scatterer"},
     {"gatherer"},
-    {"plan", "state"},
+    {"plan", "rollback", "state"},
     {"log"},
     {"handle"},
     {"ddp", "functional"},

@@ -22,6 +22,7 @@ from gradwire.parts import Part
 from gradwire.plan import Plan, plan
 from gradwire.raw import SmallParts, reduce_sparse
 from gradwire.reducer import Reducer, Work
+from gradwire.rollback import Rollback
 from gradwire.stats import Stats
 
 
@@ -39,6 +40,7 @@ class Handle:
         self._by_id = {id(p.value): p for p in parameters}
         self._reducer = reducer
         self._scaler = scaler
+        self._rollback = Rollback(reducer)
         self._scale = 1.0  # what the loss is multiplied by, in residuals
         self._lanes = Lanes(links)
         self._small = SmallParts()
@@ -79,7 +81,8 @@ class Handle:
             expected_failures=reducer.failures.expected,
             fallbacks=reducer.failures.fallbacks,
             buffer_bytes=sum(link.buffer_nbytes for link in links),
-            residual_bytes=sum(r.nbytes for r in reducer.residuals.values()),
+            residual_bytes=sum(r.nbytes for r in reducer.residuals.values())
+            + self._rollback.nbytes,
         )
 
     def log_to(
@@ -94,6 +97,7 @@ class Handle:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: every rank must save its own. It suits `dcp.save`; see `state.py`."""
+        self._follow_scaler()  # the last step may have been skipped
         return state.save(self._reducer, self._parameters, self._scale)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -102,6 +106,8 @@ class Handle:
         If there were more or fewer workers, residuals and failure rates start anew.
         """
         self._scale = state.load(self._reducer, self._parameters, state_dict)
+        if self._scaler is not None:
+            self._rollback.mark()
 
     def close(self) -> None:
         """End the threads and their process groups, on every rank; `stats` and state stay.
@@ -131,7 +137,15 @@ class Handle:
         if self._log is not None:
             self._log.step_begins()
         self._small = SmallParts()  # an earlier step may have ended in an error
+        self._follow_scaler()
+        if self._scaler is not None:
+            self._rollback.mark()
+
+    def _follow_scaler(self) -> None:
+        """A scale that has fallen says that the last step was skipped, so it is undone here too."""
         scale = 1.0 if self._scaler is None else self._scaler.get_scale()
+        if self._scaler is not None and scale < self._scale:
+            self._rollback.undo()
         if scale != self._scale:
             self._reducer.rescale(scale / self._scale)
             self._scale = scale

@@ -23,7 +23,8 @@ class Stats:
     (`weights=`). It is not in `bytes_sent`, which is of gradients, as `bits_per_value` is.
 
     `buffer_bytes` is the memory that was allocated to encode, send, receive and decode, and
-    `residual_bytes` that of error feedback; neither is ever given back before `close`.
+    `residual_bytes` that of error feedback, which is twice as much if `attach` was given a scaler;
+    neither is ever given back before `close`.
     """
 
     steps: int
