@@ -14,7 +14,7 @@ LAYERS = [
     {"route", "failures"},
     {"reducer", "scatterer"},
     {"gatherer"},
-    {"plan", "rollback", "state"},
+    {"loss_scale", "plan", "state"},
     {"log"},
     {"handle"},
     {"ddp", "functional"},

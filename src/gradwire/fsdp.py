@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
@@ -31,6 +32,7 @@ def attach(
     replicas: DeviceMesh | dist.ProcessGroup | None = None,
     within: Codec | None = None,
     weights: Codec | None = None,
+    scaler: GradScaler | None = None,
     error_feedback: bool | None = None,
     min_numel: int = 10_000,
     seed: int = 0,
@@ -45,6 +47,8 @@ def attach(
         in one machine; by default none.
     weights: the codec for the weights that FSDP gathers, such as `gw.QSGD(bits=8)`; by default
         FSDP sends them as they are, and they are not counted.
+    scaler: what scales the loss, if anything does: residuals are in the same scale, and a copy of
+        them undoes the steps that it skips.
     error_feedback: add what was lost in a step to the next; by default for biased codecs only.
     min_numel: buffers with fewer values travel raw, and shards between replicas. FSDP makes one
         buffer of all gradients of a module, without those of FSDP modules below it.
@@ -60,6 +64,7 @@ def attach(
         "codec": str(codec),
         "within": str(scattering),
         "weights": str(weights),
+        "scaler": scaler is not None,
         "error_feedback": error_feedback,
         "min_numel": min_numel,
         "seed": seed,
@@ -76,7 +81,7 @@ def attach(
     between = None if replicas is None else Reducer(Link(replicas), codec, seed=seed, **options)
     gatherer = None if weights is None else Gatherer(weights, min_numel=min_numel)
     units = [Unit(f.name, i, f.group.rank(), f.group.size()) for i, f in enumerate(found)]
-    handle = Handle(units, scatterer, between, gatherer, seed)
+    handle = Handle(units, scatterer, between, gatherer, seed=seed, scaler=scaler)
     for each, unit in zip(found, units, strict=True):
         each.module.set_custom_reduce_scatter(Scatter(handle, unit))
         if gatherer is not None:

@@ -17,12 +17,12 @@ from gradwire.lanes import Lanes, join
 from gradwire.learning import Layout
 from gradwire.link import Account, Link
 from gradwire.log import Log, Writer
+from gradwire.loss_scale import LossScale
 from gradwire.parameters import Parameter
 from gradwire.parts import Part
 from gradwire.plan import Plan, plan
 from gradwire.raw import SmallParts, reduce_sparse
 from gradwire.reducer import Reducer, Work
-from gradwire.rollback import Rollback
 from gradwire.stats import Stats
 
 
@@ -39,9 +39,7 @@ class Handle:
         self._parameters = parameters
         self._by_id = {id(p.value): p for p in parameters}
         self._reducer = reducer
-        self._scaler = scaler
-        self._rollback = Rollback(reducer)
-        self._scale = 1.0  # what the loss is multiplied by, in residuals
+        self._scale = LossScale(scaler, [reducer], reducer.learners)
         self._lanes = Lanes(links)
         self._small = SmallParts()
         self._log: Log | None = None
@@ -81,8 +79,7 @@ class Handle:
             expected_failures=reducer.failures.expected,
             fallbacks=reducer.failures.fallbacks,
             buffer_bytes=sum(link.buffer_nbytes for link in links),
-            residual_bytes=sum(r.nbytes for r in reducer.residuals.values())
-            + self._rollback.nbytes,
+            residual_bytes=sum(r.nbytes for r in reducer.residuals.values()) + self._scale.nbytes,
         )
 
     def log_to(
@@ -97,17 +94,15 @@ class Handle:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: every rank must save its own. It suits `dcp.save`; see `state.py`."""
-        self._follow_scaler()  # the last step may have been skipped
-        return state.save(self._reducer, self._parameters, self._scale)
+        self._scale.follow()  # the last step may have been skipped
+        return state.save(self._reducer, self._parameters, self._scale.value)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, on the same rank of as many workers.
 
         If there were more or fewer workers, residuals and failure rates start anew.
         """
-        self._scale = state.load(self._reducer, self._parameters, state_dict)
-        if self._scaler is not None:
-            self._rollback.mark()
+        self._scale.start_from(state.load(self._reducer, self._parameters, state_dict))
 
     def close(self) -> None:
         """End the threads and their process groups, on every rank; `stats` and state stay.
@@ -137,18 +132,7 @@ class Handle:
         if self._log is not None:
             self._log.step_begins()
         self._small = SmallParts()  # an earlier step may have ended in an error
-        self._follow_scaler()
-        if self._scaler is not None:
-            self._rollback.mark()
-
-    def _follow_scaler(self) -> None:
-        """A scale that has fallen says that the last step was skipped, so it is undone here too."""
-        scale = 1.0 if self._scaler is None else self._scaler.get_scale()
-        if self._scaler is not None and scale < self._scale:
-            self._rollback.undo()
-        if scale != self._scale:
-            self._reducer.rescale(scale / self._scale)
-            self._scale = scale
+        self._scale.follow()
 
     def _reduce(self, buffer: Tensor, parameters: list[Tensor], *, last: bool) -> Future[Tensor]:
         if buffer.is_sparse:

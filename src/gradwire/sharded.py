@@ -13,10 +13,12 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 
 from gradwire.codec import Codec, Key
 from gradwire.gatherer import Gatherer
 from gradwire.link import Account, Link
+from gradwire.loss_scale import LossScale
 from gradwire.parts import Part
 from gradwire.reducer import Reducer
 from gradwire.scatterer import Scatterer
@@ -47,13 +49,16 @@ class Handle:
         scatterer: Scatterer,
         between: Reducer | None,
         gatherer: Gatherer | None,
+        *,
         seed: int,
+        scaler: GradScaler | None = None,
     ) -> None:
         self._units = units
         self._scatterer = scatterer
         self._between = between
         self._gatherer = gatherer
         self._seed = seed
+        self._scale = LossScale(scaler, [scatterer, *([between] if between else [])])
         self._steps = {unit.name: 0 for unit in units}
         self._links: dict[dist.ProcessGroup, Link] = {}
         self._weight_links: dict[dist.ProcessGroup, Link] = {}
@@ -75,6 +80,7 @@ class Handle:
     ) -> None:
         """Fill `out` with this worker's shard of the mean, or of `factor` times the sum."""
         self._check_open()
+        self._scale.follow()
         replica = 0 if self._between is None else self._between.link.rank
         key = Key(self._seed, self._steps[unit.name], self._tensor(unit, replica))
         self._scatterer.reduce(_link(self._links, group), buffer, out, unit.name, key, factor)
@@ -125,17 +131,19 @@ class Handle:
             learned={},
             weight_bytes=weights.bytes_sent,
             buffer_bytes=sum(link.buffer_nbytes for link in (*links, *self._weight_links.values())),
-            residual_bytes=sum(residual.nbytes for residual in residuals),
+            residual_bytes=sum(residual.nbytes for residual in residuals) + self._scale.nbytes,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state by module: steps, which key the random streams, and residuals."""
+        self._scale.follow()  # the last step may have been skipped
         between = {} if self._between is None else self._between.residuals
         numbers = {unit.name: self._exchanged(unit) for unit in self._units}
         return {
             "world": dist.get_world_size(),
             "rank": dist.get_rank(),
             "steps": dict(self._steps),
+            "scale": self._scale.value,
             "residuals": {n: r.clone() for n, r in self._scatterer.residuals.items()},
             "between": {n: between[i].clone() for n, i in numbers.items() if i in between},
         }
@@ -160,6 +168,7 @@ class Handle:
             self._between.residuals = {
                 numbers[name]: residual.clone() for name, residual in state["between"].items()
             }
+        self._scale.start_from(state["scale"])
 
     def close(self) -> None:
         """Let go of the modules, which refuse to train until `attach` is called again.

@@ -1,12 +1,18 @@
 """A step that the scaler skips for one parameter is undone for all."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.rollback import Rollback
+from gradwire.loss_scale import LossScale
 from test_ddp_use import Net, batch
+from test_fsdp import WIDTH
+from world import data
 
 BAD = 11
 CODECS = [gw.QSGD(bits=2), gw.GradiVeQ(energy=0.3, warmup_steps=0, train_steps=8)]
@@ -51,17 +57,24 @@ class Run:
 
 def balance(rank, undoes):
     """Sums of what went in and came out of the steps that counted, and what is owed."""
-    undo = Rollback.undo
-    if not undoes:
-        Rollback.undo = lambda rollback: None
-    try:
+    with undoing(undoes):
         run = Run(rank, gw.QSGD(bits=2))
         sent, got = sum(run.train_step() for _ in range(15))
         owed = run.state()[0]["first.weight"].view_as(sent)
         run.handle.close()
-    finally:
-        Rollback.undo = undo
     return sent, got, owed
+
+
+@contextmanager
+def undoing(undoes):
+    """The broken twin undoes nothing."""
+    undo = LossScale._undo
+    if not undoes:
+        LossScale._undo = lambda scale: None
+    try:
+        yield
+    finally:
+        LossScale._undo = undo
 
 
 @pytest.mark.parametrize("undoes", [True, False])
@@ -110,3 +123,54 @@ def count(rank):
 def test_the_copy_is_counted(worlds):
     for told, untold in worlds[2].run(count):
         assert told == 2 * untold > 0
+
+
+class Spoil(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight, factor):
+        ctx.factor = factor
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.factor, None
+
+
+class Spoiled(nn.Linear):
+    """The gradient of its weight, and no other, is multiplied by `factor`."""
+
+    factor = 1.0
+
+    def forward(self, x):
+        return nn.functional.linear(x, Spoil.apply(self.weight, self.factor), self.bias)
+
+
+def skip_sharded(rank, undoes):
+    """Residuals, unscaled, before a step that rank 1 spoils, after it, and after the next."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(WIDTH, WIDTH), Spoiled(WIDTH, WIDTH), nn.Linear(WIDTH, 3)]
+    module = fully_shard(nn.Sequential(*map(fully_shard, layers)))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5)
+    handle = gw.attach(module, gw.QSGD(bits=2), error_feedback=True, scaler=scaler)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
+    found = []
+    with undoing(undoes):
+        for step in range(4):
+            layers[1].factor = float("inf") if (rank, step) == (1, 2) else 1.0
+            module.zero_grad()
+            x = data(rank, 16 * WIDTH, seed=step).view(16, WIDTH)
+            scaler.scale(module(x).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            state = handle.state_dict()
+            found.append({n: r / state["scale"] for n, r in state["residuals"].items()})
+    return scaler.get_scale(), found[1:]
+
+
+@pytest.mark.parametrize("undoes", [True, False])
+def test_fsdp_undoes_a_skipped_step_too(worlds, undoes):
+    for scale, (before, skipped, after) in worlds[2].run(skip_sharded, undoes):
+        assert scale == 2.0**9
+        assert torch.equal(before["0"], skipped["0"]) == undoes
+        assert torch.equal(before["1"], skipped["1"]) or not undoes
+        assert not torch.equal(before["0"], after["0"])
