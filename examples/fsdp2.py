@@ -1,6 +1,6 @@
 """FSDP2, that is `fully_shard`: two lines more than without gradwire.
 
-torchrun --nproc-per-node 2 examples/fsdp2.py
+torchrun --standalone --nproc-per-node 2 examples/fsdp2.py
 """
 
 from itertools import islice
@@ -20,6 +20,7 @@ def main() -> None:
     said = train()
     if dist.get_rank() == 0:
         print(said)
+    dist.barrier()  # gives gloo's threads their turn: docs/fsdp.md, "The end of a script"
     dist.destroy_process_group()
 
 

@@ -58,7 +58,8 @@ class Handle:
         self._between = between
         self._gatherer = gatherer
         self._seed = seed
-        self._scale = LossScale(scaler, [scatterer, *([between] if between else [])])
+        owing: list[Scatterer | Reducer] = [scatterer] if between is None else [scatterer, between]
+        self._scale = LossScale(scaler, owing)
         self._steps = {unit.name: 0 for unit in units}
         self._links: dict[dist.ProcessGroup, Link] = {}
         self._weight_links: dict[dist.ProcessGroup, Link] = {}
