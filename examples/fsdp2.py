@@ -1,8 +1,9 @@
 """FSDP2, that is `fully_shard`: two lines more than without gradwire.
 
-torchrun --nproc-per-node 2 examples/fsdp2.py
+torchrun --standalone --nproc-per-node 2 examples/fsdp2.py
 """
 
+import os
 from itertools import islice
 
 import torch
@@ -19,8 +20,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     said = train()
     if dist.get_rank() == 0:
-        print(said)
+        print(said, flush=True)
     dist.destroy_process_group()
+    os._exit(0)  # a thread of gloo may outlive the interpreter: docs/fsdp.md, "The end of a script"
 
 
 def train() -> str:

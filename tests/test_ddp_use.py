@@ -169,7 +169,8 @@ def scaled(rank, dtype, tells):
         scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
-    owed = handle.state_dict()[f"rank{rank}"]["residuals"]["first.weight"] / scale
+    state = handle.state_dict()
+    owed = state[f"rank{rank}"]["residuals"]["first.weight"] / (state["scale"] if tells else scale)
     handle.close()
     return sent, got, owed.view_as(sent), scales, finite, kept
 

@@ -19,7 +19,7 @@ from gradwire.lab.tasks import TASKS
 EXAMPLE = Path(__file__).parents[1] / "examples" / "fsdp2.py"
 
 
-def train(rank, name, spec, steps):
+def train(rank, name, spec, steps, weights=None):
     """The score in the end, and the statistics; plain FSDP if there is no codec."""
     task, world = TASKS[name], dist.get_world_size()
     torch.manual_seed(0)
@@ -28,7 +28,7 @@ def train(rank, name, spec, steps):
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             fully_shard(layer)
     fully_shard(model)
-    handle = gw.attach(model, gw.parse(spec)) if spec else None
+    handle = gw.attach(model, gw.parse(spec), weights=weights) if spec else None
     optimizer = torch.optim.SGD(model.parameters(), lr=task.lr, momentum=0.9)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=steps)
     data = task.data(None)
@@ -50,6 +50,14 @@ def test_a_codec_costs_less_than_a_point(worlds, name, size, steps):
     assert abs(score - plain) < 0.01
     assert stats.steps == steps
     assert 4 / 32 < stats.bytes_per_step / float32 < 4.3 / 32
+
+
+@pytest.mark.parametrize("weights", [gw.QSGD(bits=8), gw.DQSG(levels=127)], ids=str)
+def test_weights_of_8_bits_cost_less_than_a_point(worlds, weights):
+    plain, _ = worlds[2].run(train, "mnist-fc", None, 120)[0]
+    score, stats = worlds[2].run(train, "mnist-fc", "qsgd:bits=4", 120, weights)[0]
+    assert abs(score - plain) < 0.01
+    assert stats.weight_bytes > 0
 
 
 def run_example(rank):

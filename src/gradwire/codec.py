@@ -39,8 +39,8 @@ class Key:
     """Names one random stream: Philox-4x32 is keyed by `seed` and counts through the rest.
 
     `tensor` is the parameter, `rank` the worker. `hop` is 0 for what a worker encodes of its own,
-    1 for what the owner of a shard encodes for all (`collectives.two_shot`) and 2 for what it
-    reduces (`collectives.code_reduce`).
+    1 for what the owner of a shard encodes for all (`collectives.two_shot`), 2 for what it reduces
+    (`collectives.code_reduce`) and 3 for weights (`collectives.gather_shards`).
     """
 
     seed: int = 0

@@ -36,7 +36,8 @@ def attach(
     """Reduce the gradients of `module` through `codec`. Call it once, on every rank alike.
 
     policy: which parameters travel otherwise, and for how many steps all do.
-    scaler: what scales the loss, if anything does: residuals are in the same scale.
+    scaler: what scales the loss, if anything does: residuals are in the same scale, and a copy of
+        them undoes the steps that it skips.
     collective: "all_reduce", "all_gather" or "two_shot"; by default what suits the codec.
     error_feedback: add what was lost in a step to the next; by default for biased codecs only.
     min_numel: short for `policy=Policy(min_numel=...)`.

@@ -8,17 +8,21 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 
 from gradwire.agreement import check_agreement, check_codec
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Identity
+from gradwire.comms import Gather, Scatter
+from gradwire.gatherer import Gatherer
 from gradwire.learning import LearningCodec
 from gradwire.link import Link
 from gradwire.reducer import Reducer
 from gradwire.scatterer import Scatterer
-from gradwire.sharded import Handle, Scatter, Unit
+from gradwire.sharded import Handle, Unit
 
 
 def attach(
@@ -27,6 +31,8 @@ def attach(
     *,
     replicas: DeviceMesh | dist.ProcessGroup | None = None,
     within: Codec | None = None,
+    weights: Codec | None = None,
+    scaler: GradScaler | None = None,
     error_feedback: bool | None = None,
     min_numel: int = 10_000,
     seed: int = 0,
@@ -39,6 +45,10 @@ def attach(
         or a process group. `codec` then encodes what goes between them.
     within: with `replicas`, the codec between workers that hold different shards, which are mostly
         in one machine; by default none.
+    weights: the codec for the weights that FSDP gathers, such as `gw.QSGD(bits=8)`; by default
+        FSDP sends them as they are, and they are not counted.
+    scaler: what scales the loss, if anything does: residuals are in the same scale, and a copy of
+        them undoes the steps that it skips.
     error_feedback: add what was lost in a step to the next; by default for biased codecs only.
     min_numel: buffers with fewer values travel raw, and shards between replicas. FSDP makes one
         buffer of all gradients of a module, without those of FSDP modules below it.
@@ -53,11 +63,15 @@ def attach(
     settings = {
         "codec": str(codec),
         "within": str(scattering),
+        "weights": str(weights),
+        "scaler": scaler is not None,
         "error_feedback": error_feedback,
         "min_numel": min_numel,
         "seed": seed,
         "modules": [(each.name, each.shapes) for each in found],
     }
+    if weights is not None:
+        _check_weights(weights)
     for group in dict.fromkeys(each.group for each in found):  # in one order on all ranks
         _check_leg(scattering, group, settings)
     if replicas is not None:
@@ -65,10 +79,15 @@ def attach(
     options: dict[str, Any] = {"error_feedback": error_feedback, "min_numel": min_numel}
     scatterer = Scatterer(scattering, **options)
     between = None if replicas is None else Reducer(Link(replicas), codec, seed=seed, **options)
+    gatherer = None if weights is None else Gatherer(weights, min_numel=min_numel)
     units = [Unit(f.name, i, f.group.rank(), f.group.size()) for i, f in enumerate(found)]
-    handle = Handle(units, scatterer, between, seed)
+    handle = Handle(units, scatterer, between, gatherer, seed=seed, scaler=scaler)
     for each, unit in zip(found, units, strict=True):
         each.module.set_custom_reduce_scatter(Scatter(handle, unit))
+        if gatherer is not None:
+            each.module.set_custom_all_gather(Gather(handle, unit))
+        elif each.gathers:  # for an earlier attachment
+            each.module.set_custom_all_gather(DefaultAllGather())
         if between is not None:
             each.module.set_all_reduce_hook(partial(handle.exchange, unit))
     return handle
@@ -82,6 +101,7 @@ class _Found:
     module: FSDPModule
     group: dist.ProcessGroup
     shapes: list[tuple[int, ...]]
+    gathers: bool
 
 
 def _find(root: FSDPModule) -> list[_Found]:
@@ -95,7 +115,8 @@ def _find(root: FSDPModule) -> list[_Found]:
             for group in groups:
                 shapes = [tuple(p.sharded_param.shape) for p in group.fsdp_params]
                 shard_group = group.mesh_info.shard_process_group
-                found.setdefault(id(group), _Found(name, module, shard_group, shapes))
+                gathers = isinstance(group._all_gather_comm, Gather)
+                found.setdefault(id(group), _Found(name, module, shard_group, shapes, gathers))
     return list(found.values())
 
 
@@ -132,3 +153,12 @@ def _check_leg(codec: Codec, group: dist.ProcessGroup, settings: dict[str, Any])
             "a shard; use `DQSG`, whose payloads need no others."
         )
     check_agreement(settings, Link(group))
+
+
+def _check_weights(codec: Codec) -> None:
+    check_codec(codec)
+    if not codec.unbiased:
+        raise ValueError(
+            f"`weights` must be an unbiased codec such as `gw.QSGD(bits=8)`, got {codec!r}; "
+            "weights have no error feedback. For 16 bits give FSDP a `MixedPrecisionPolicy`."
+        )

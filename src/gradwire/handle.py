@@ -17,6 +17,7 @@ from gradwire.lanes import Lanes, join
 from gradwire.learning import Layout
 from gradwire.link import Account, Link
 from gradwire.log import Log, Writer
+from gradwire.loss_scale import LossScale
 from gradwire.parameters import Parameter
 from gradwire.parts import Part
 from gradwire.plan import Plan, plan
@@ -38,8 +39,7 @@ class Handle:
         self._parameters = parameters
         self._by_id = {id(p.value): p for p in parameters}
         self._reducer = reducer
-        self._scaler = scaler
-        self._scale = 1.0  # what the loss is multiplied by, in residuals
+        self._scale = LossScale(scaler, [reducer], reducer.learners)
         self._lanes = Lanes(links)
         self._small = SmallParts()
         self._log: Log | None = None
@@ -79,7 +79,7 @@ class Handle:
             expected_failures=reducer.failures.expected,
             fallbacks=reducer.failures.fallbacks,
             buffer_bytes=sum(link.buffer_nbytes for link in links),
-            residual_bytes=sum(r.nbytes for r in reducer.residuals.values()),
+            residual_bytes=sum(r.nbytes for r in reducer.residuals.values()) + self._scale.nbytes,
         )
 
     def log_to(
@@ -94,14 +94,15 @@ class Handle:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: every rank must save its own. It suits `dcp.save`; see `state.py`."""
-        return state.save(self._reducer, self._parameters, self._scale)
+        self._scale.follow()  # the last step may have been skipped
+        return state.save(self._reducer, self._parameters, self._scale.value)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, on the same rank of as many workers.
 
         If there were more or fewer workers, residuals and failure rates start anew.
         """
-        self._scale = state.load(self._reducer, self._parameters, state_dict)
+        self._scale.start_from(state.load(self._reducer, self._parameters, state_dict))
 
     def close(self) -> None:
         """End the threads and their process groups, on every rank; `stats` and state stay.
@@ -131,10 +132,7 @@ class Handle:
         if self._log is not None:
             self._log.step_begins()
         self._small = SmallParts()  # an earlier step may have ended in an error
-        scale = 1.0 if self._scaler is None else self._scaler.get_scale()
-        if scale != self._scale:
-            self._reducer.rescale(scale / self._scale)
-            self._scale = scale
+        self._scale.follow()
 
     def _reduce(self, buffer: Tensor, parameters: list[Tensor], *, last: bool) -> Future[Tensor]:
         if buffer.is_sparse:

@@ -21,6 +21,7 @@ from gradwire.codec import FLOAT_DTYPES, Codec, Key
 from gradwire.codecs.cast import Identity
 from gradwire.failures import Failures
 from gradwire.lanes import Job
+from gradwire.learner import Learner
 from gradwire.link import Link, LinkError
 from gradwire.parts import Part, Slice, cut, whole
 from gradwire.policy import MIN_NUMEL
@@ -93,6 +94,11 @@ class Reducer:
         """The codec of all parameters that have no other."""
         return self.route.codec
 
+    @property
+    def learners(self) -> list[Learner]:
+        """Those of the codecs that learn."""
+        return [r.learner for r in self.routes.values() if r.learner is not None]
+
     def route_for(self, tensor: int, values: Tensor) -> Route | None:
         """How parameter number `tensor` travels after the warm-up; None: raw."""
         if values.numel() < self.min_numel or values.dtype not in FLOAT_DTYPES:
@@ -147,11 +153,6 @@ class Reducer:
         if tensor not in self.residuals:
             self.residuals[tensor] = torch.zeros(values.numel())
         return self.residuals[tensor]
-
-    def rescale(self, factor: float) -> None:
-        """Gradients are `factor` times what they were, so what is owed of earlier ones is too."""
-        for residual in self.residuals.values():
-            residual.mul_(factor)
 
     def _chunks(self, route: Route, parts: Sequence[Part]) -> list[list[Slice]]:
         ready = [

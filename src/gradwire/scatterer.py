@@ -30,9 +30,7 @@ class Scatterer:
 
     def is_coded(self, buffer: Tensor) -> bool:
         """Does the codec take this buffer, or does it travel raw?"""
-        if isinstance(self.codec, Identity):
-            return False
-        return buffer.numel() >= self.min_numel and buffer.dtype in FLOAT_DTYPES
+        return is_coded(self.codec, buffer, self.min_numel)
 
     def reduce(
         self, link: Link, buffer: Tensor, out: Tensor, name: str, key: Key, factor: float | None
@@ -68,6 +66,13 @@ class Scatterer:
                 "`set_reduce_scatter_unused_params(True)`, or attach with `error_feedback=False`."
             )
         return residual
+
+
+def is_coded(codec: Codec, buffer: Tensor, min_numel: int) -> bool:
+    """Does `codec` take this buffer? Short ones, and types that no codec takes, travel raw."""
+    if isinstance(codec, Identity):
+        return False
+    return buffer.numel() >= min_numel and buffer.dtype in FLOAT_DTYPES
 
 
 def _reduce_raw(link: Link, buffer: Tensor, out: Tensor, factor: float | None) -> None:

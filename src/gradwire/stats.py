@@ -19,8 +19,12 @@ class Stats:
     the plain code because too many would have been. Of a codec that learns: `learned` says where
     it stands with each of its parameters.
 
+    `weight_bytes` is what this worker sent of weights, if FSDP gathers them through a codec
+    (`weights=`). It is not in `bytes_sent`, which is of gradients, as `bits_per_value` is.
+
     `buffer_bytes` is the memory that was allocated to encode, send, receive and decode, and
-    `residual_bytes` that of error feedback; neither is ever given back before `close`.
+    `residual_bytes` that of error feedback, which is twice as much if `attach` was given a scaler;
+    neither is ever given back before `close`.
     """
 
     steps: int
@@ -33,6 +37,7 @@ class Stats:
     learned: dict[str, str]
     expected_failures: float = 0.0
     fallbacks: int = 0
+    weight_bytes: int = 0
     buffer_bytes: int = 0
     residual_bytes: int = 0
 

@@ -11,7 +11,8 @@ one process what that mean is; the others must give the same bits on every rank.
 - `code_reduce` is a `two_shot` whose owners add codes without decoding them: for a
   `ReducibleCodec` and no other.
 
-Beside these, `reduce_scatter` is the first shot alone: owners keep the means of their shards.
+Beside these, `reduce_scatter` is the first shot alone: owners keep the means of their shards. And
+`gather_shards` takes no mean: owners send the shards that they have to everyone.
 
 Each of the four returns the failure rate of every parameter (`Codec.failure_rate`), the same on all
 ranks; none if the codec's payloads do not depend on each other.
@@ -23,6 +24,7 @@ parameters are gathered into buckets or cut into slices and shards.
 from __future__ import annotations
 
 from gradwire.collectives.choice import check, choose
+from gradwire.collectives.gathering import gather_shards
 from gradwire.collectives.payloads import all_gather, two_shot
 from gradwire.collectives.scatter import reduce_scatter
 from gradwire.collectives.simulation import simulate
@@ -42,6 +44,7 @@ __all__ = [
     "check",
     "choose",
     "code_reduce",
+    "gather_shards",
     "reduce_scatter",
     "simulate",
     "sum_terms",
