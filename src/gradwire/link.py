@@ -82,7 +82,7 @@ class Link:
         self.account = Account()
         self.codec_nbytes = 0  # scratch memory of the codecs in the thread that uses this link
         self.turn: Turn | None = None  # on the wire, if it is shared with other links
-        self._is_gloo = dist.get_backend(group) == "gloo"
+        self._is_direct = self.size > 2 and dist.get_backend(group) == "gloo"
         self._rooms: dict[str, Tensor] = {}
 
     @property
@@ -118,18 +118,22 @@ class Link:
         """
         if self.size == 1:
             return
-        direct = self.size > 2 and self._is_gloo
-        if direct and op == "max" and self.size <= _FEW:
+        if op == "max" and self._is_direct and self.size <= _FEW:
             self._max_by_gathering(tensor)
-        elif direct and op == "sum" and not tensor.is_floating_point():
+        elif op == "sum" and self._is_direct and not tensor.is_floating_point():
             self._sum_by_shards(tensor)
         else:
             with self._sending(ring_nbytes(tensor.nbytes, self.size)):
                 dist.all_reduce(tensor, _OPS[op], group=self.group)
 
     def all_reduce_in_turn(self, tensor: Tensor) -> None:
-        """Sum `tensor` over the workers, in place, when those before it are off the wire."""
-        with self.turn or nullcontext():
+        """Sum `tensor` over the workers, in place, when those before it are off the wire.
+
+        Not if owners of shards sum it: that waits for others twice, and several at once fill the
+        wire better.
+        """
+        by_shards = self._is_direct and not tensor.is_floating_point()
+        with nullcontext() if by_shards or self.turn is None else self.turn:
             self.all_reduce(tensor)
 
     def all_reduce_sparse(self, tensor: Tensor) -> Tensor:
