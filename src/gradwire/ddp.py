@@ -43,8 +43,8 @@ def attach(
     min_numel: short for `policy=Policy(min_numel=...)`.
     seed: of the random streams; runs with the same seed and data are the same bit for bit.
     lanes: threads that encode, exchange and decode; more overlap more and take more memory.
-    chunk: values that a lane takes at a time; by default 2^20 for each worker. Neither changes the
-        result.
+    chunk: values that a lane takes at a time; by default 2^20 between two workers, and 2^20 for
+        each worker among more. Neither changes the result.
     wrap: makes the hook to be registered of ours, as `hook_with_zero_step` does.
     """
     _check_module(module, codec)
