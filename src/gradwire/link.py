@@ -120,7 +120,7 @@ class Link:
             return
         if op == "max" and self._is_direct and self.size <= _FEW:
             self._max_by_gathering(tensor)
-        elif op == "sum" and self._is_direct and not tensor.is_floating_point():
+        elif op == "sum" and self._has_owners(tensor):
             self._sum_by_shards(tensor)
         else:
             with self._sending(ring_nbytes(tensor.nbytes, self.size)):
@@ -132,9 +132,12 @@ class Link:
         Not if owners of shards sum it: that waits for others twice, and several at once fill the
         wire better.
         """
-        by_shards = self._is_direct and not tensor.is_floating_point()
-        with nullcontext() if by_shards or self.turn is None else self.turn:
+        with nullcontext() if self.turn is None or self._has_owners(tensor) else self.turn:
             self.all_reduce(tensor)
+
+    def _has_owners(self, tensor: Tensor) -> bool:
+        """Is a sum of such tensors made by owners of shards?"""
+        return self._is_direct and not tensor.is_floating_point()
 
     def all_reduce_sparse(self, tensor: Tensor) -> Tensor:
         """The sum of the sparse tensors of all workers; each sends its own to every other."""
