@@ -40,10 +40,8 @@ def reduce_all(rank, specs, numels):
     for spec, numel in itertools.product(specs, numels):
         codec = gw.parse(spec)
         options = ["all_gather", "two_shot"]
-        if isinstance(codec, gw.SummableCodec):
-            options = ["all_reduce", "all_gather", "two_shot"]
-        if isinstance(codec, gw.ReducibleCodec):
-            options = ["code_reduce", "all_gather", "two_shot"]
+        options += ["all_reduce"] if isinstance(codec, gw.SummableCodec) else []
+        options += ["code_reduce"] if isinstance(codec, gw.ReducibleCodec) else []
         for collective in options:
             x = vectors(dist.get_world_size(), numel, codec)[rank].clone()
             parts = [Part(x, KEY.tensor)]
@@ -194,6 +192,8 @@ def test_payloads_that_cannot_be_summed_are_refused():
     with pytest.raises(TypeError, match="cannot be summed by all_reduce; use `two_shot`"):
         collectives.check(gw.GlobalQSGD(dither="exponential"), "all_reduce")
     with pytest.raises(TypeError, match="cannot be added as codes; use `all_reduce`, or a codec"):
-        collectives.check(gw.GlobalQSGD(), "code_reduce")
+        collectives.check(gw.Cast("fp16"), "code_reduce")
+    for collective in ("all_reduce", "code_reduce"):
+        collectives.check(gw.GlobalQSGD(), collective, world=64)
     with pytest.raises(ValueError, match="must be one of all_reduce, all_gather, two_shot"):
         collectives.check(gw.QSGD(), "ring")

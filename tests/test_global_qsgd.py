@@ -10,7 +10,8 @@ import torch.distributed as dist
 import gradwire as gw
 from gradwire.codecs import global_qsgd
 from gradwire.kernels import cpu, fields, reference
-from gradwire.kernels.layout import num_blocks
+from gradwire.kernels.layout import num_blocks, packed_nbytes
+from gradwire.kernels.reference_pack import pack_codes, unpack_codes
 from laws import said_by_terms
 from world import data
 
@@ -74,12 +75,56 @@ def test_fields_equal_the_reference(dtype, norm, levels, terms):
             assert torch.equal(a.view(torch.int32), b.view(torch.int32)), (block, numel)
 
 
+def run_sums(backend, vectors, levels, block):
+    """The codes of each vector, their total, and what that and the first code decode to."""
+    terms, numel = len(vectors), vectors[0].numel()
+    width, total_width = fields.field_width(levels, 1), fields.field_width(levels, terms)
+    scales = torch.full((num_blocks(numel, block),), 3e-3)
+    options = {"levels": levels, "block": block}
+    codes = torch.empty(terms, packed_nbytes(numel, width), dtype=torch.uint8)
+    for rank, (x, code) in enumerate(zip(vectors, codes, strict=True)):
+        backend.quantize(
+            x, scales, code, **options, width=width, norm=None, key=KEY.of(rank=rank), offset=1024,
+            shift=40_000 * rank % 65_536,
+        )  # fmt: skip
+    total = torch.empty(packed_nbytes(numel, total_width), dtype=torch.uint8)
+    backend.add_packed(codes, total, numel=numel, width=width, total_width=total_width)
+    outs = []
+    for accumulate, dithered in itertools.product((False, True), (False, True)):
+        for packed, bits, count in ((total, total_width, terms), (codes[0], width, 1)):
+            dither = fields.Dither(KEY, 1024, count, 777, 65_536 - count) if dithered else None
+            outs.append(torch.ones(numel))
+            backend.dequantize_sum(
+                scales, packed, outs[-1], **options, width=bits, terms=count, weight=1 / count,
+                accumulate=accumulate, dither=dither,
+            )  # fmt: skip
+    return codes, total, *outs
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("levels", "terms"), [(1, 1), (1, 3), (7, 2), (7, 4), (7, 18), (7, 19), (127, 2), (127, 200)]
+)
+def test_sums_equal_the_reference(dtype, levels, terms):
+    for block, numel in itertools.product((8, 512, 1024, None), (0, 1, 8, 127, 513, 1500)):
+        generator = torch.Generator().manual_seed(numel)
+        vectors = [torch.randn(numel, generator=generator).to(dtype) / 500 for _ in range(terms)]
+        expected = run_sums(reference, vectors, levels, block)
+        got = run_sums(cpu, vectors, levels, block)
+        for a, b in zip(expected, got, strict=True):
+            assert torch.equal(a.view(torch.uint8), b.view(torch.uint8)), (block, numel)
+
+
 def test_threads_do_not_change_the_bits():
     x = torch.randn(300_000, generator=torch.Generator().manual_seed(3))
-    alone = run_fields(cpu, x, 7, 4, 512, "max")
+
+    def run():
+        return *run_fields(cpu, x, 7, 4, 512, "max"), *run_sums(cpu, [x, -x, x / 2], 7, 512)
+
+    alone = run()
     cpu.set_num_threads(3)
     try:
-        together = run_fields(cpu, x, 7, 4, 512, "max")
+        together = run()
     finally:
         cpu.set_num_threads(1)
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
@@ -101,10 +146,10 @@ def extremes(world, numel):
     return [3.0 * signs.clone() for _ in range(world)]
 
 
-def check_extremes(codec, world):
+def check_extremes(codec, world, collective):
     """Linear sums are exact here; a subtractive one is within half a step of the mean's."""
     vectors = extremes(world, 1100)
-    got = gw.simulate(codec, vectors, KEY)
+    got = gw.simulate(codec, vectors, KEY, collective)
     allowed = 1e-6 if codec.dither == "linear" else 0.5 / codec.num_levels + 1e-6
     return bool(((got - vectors[0]).abs() <= 3.0 * allowed).all())
 
@@ -112,12 +157,21 @@ def check_extremes(codec, world):
 @pytest.mark.parametrize("world", [2, 3, 4, 7, 8, 64, 1024])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("dither", DITHERS)
-def test_nothing_overflows_with_every_worker_at_its_extreme(world, bits, dither, monkeypatch):
+@pytest.mark.parametrize("collective", ["all_reduce", "code_reduce"])
+def test_nothing_overflows_with_every_worker_at_its_extreme(
+    world, bits, dither, collective, monkeypatch
+):
     codec = gw.GlobalQSGD(bits=bits, dither=dither)
-    assert check_extremes(codec, world)
+    if collective == "code_reduce" and fields.field_width(codec.num_levels, world) > 16:
+        with pytest.raises(ValueError, match="more than 16; use fewer levels, or `collective="):
+            check_extremes(codec, world, collective)
+        return
+    assert check_extremes(codec, world, collective)
     true_width = fields.field_width
-    monkeypatch.setattr(global_qsgd, "field_width", lambda s, n: true_width(s, n) - 1)
-    assert not check_extremes(codec, world), "a field of one bit less must fail"
+    monkeypatch.setattr(
+        global_qsgd, "field_width", lambda s, n: true_width(s, n) - (n > 1 or world == 1)
+    )
+    assert not check_extremes(codec, world, collective), "a sum of one bit less must fail"
 
 
 def reduce_extremes(rank, dither):
@@ -161,17 +215,17 @@ def test_four_bits_are_unbiased_in_any_world(world, dither):
 
 def test_sums_that_saturate_are_seen_to_be_biased(monkeypatch):
     """The authors' 4-bit code clamps sums at 15: this is what the test above is there to catch."""
-    true_decode = cpu.dequantize_fields
+    true_decode = cpu.dequantize_sum
 
-    def clamped(scales, words, out, *, width, **how):
-        places = width * torch.arange(32 // width)
-        digits = (words.long()[:, None] & 0xFFFFFFFF) >> places & (1 << width) - 1
+    def clamped(scales, total, out, *, width, **how):
         middle = how["terms"] * how["levels"]
-        digits = digits.clamp(middle - 7, middle + 7)
-        true_decode(scales, (digits << places).sum(1).int(), out, width=width, **how)
+        sums = unpack_codes(total, out.numel(), width).clamp(middle - 7, middle + 7)
+        saturated = torch.empty_like(total)
+        pack_codes(sums, saturated, width)
+        true_decode(scales, saturated, out, width=width, **how)
 
     vectors = gaussian(8, 600, correlation=0.5)
-    monkeypatch.setattr(cpu, "dequantize_fields", clamped)
+    monkeypatch.setattr(cpu, "dequantize_sum", clamped)
     assert mean_z(gw.GlobalQSGD(bits=4), vectors, 100) > 5
 
 
@@ -346,6 +400,7 @@ def test_subtractive_has_half_the_error_of_linear_on_independent_vectors(world):
     linear, ours = gw.GlobalQSGD(bits=4), gw.GlobalQSGD(bits=4, dither="subtractive")
     measured = errors(ours, vectors, 30).square().mean(0).sum()
     assert ours.term_nbytes(20_000, world) == linear.term_nbytes(20_000, world)
+    assert ours.total_nbytes(20_000, world) == linear.total_nbytes(20_000, world)
     assert float(measured / linear_error(linear, vectors).sum()) == pytest.approx(0.5, rel=0.04)
     assert float(measured / independent_error(ours, vectors).sum()) == pytest.approx(1, rel=0.04)
 
@@ -428,26 +483,34 @@ def test_bits_on_the_wire():
     codec = gw.GlobalQSGD(bits=4)
     term = {n: 8 * codec.term_nbytes(numel, n) / numel for n in (1, 2, 4, 8, 16, 64)}
     assert term == {1: 4.0, 2: 5.375, 4: 6.4375, 8: 8.0, 16: 8.0, 64: 10.6875}
+    total = {n: 8 * codec.total_nbytes(numel, n) / numel for n in (1, 2, 4, 8, 16, 64)}
+    assert total == {1: 4.0, 2: 5.0, 4: 6.0, 8: 7.0, 16: 8.0, 64: 10.0}
+    assert 8 * codec.code_nbytes(numel, 64) / numel == 4.0
     assert 8 * codec.max_nbytes(numel) / numel == 4.0625
 
 
-def count_bytes(rank, numel):
+def count_bytes(rank, numel, collective):
     from gradwire.link import Link
     from gradwire.parts import Part
     from gradwire.reducer import Reducer
 
     link = Link()
     x = data(rank, numel)
-    Reducer(link, gw.GlobalQSGD(), min_numel=0).reduce(x, [Part(x, 0)])
+    Reducer(link, gw.GlobalQSGD(), collective=collective, min_numel=0).reduce(x, [Part(x, 0)])
     return link.account.bytes_sent
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_bytes_are_those_of_the_norms_and_the_fields(worlds, size):
-    numel = 512 * 96
-    norms, term = 4 * numel // 512, gw.GlobalQSGD().term_nbytes(numel, size)
-    for sent in worlds[size].run(count_bytes, numel):
-        assert sent == (size - 1) * norms + 2 * (size - 1) * term // size
+def test_bytes_are_those_of_the_norms_the_codes_and_the_totals(worlds, size):
+    codec, numel = gw.GlobalQSGD(), 512 * 96
+    norms = (size - 1) * 4 * numel // 512
+    ring = 2 * (size - 1) * codec.term_nbytes(numel, size) // size
+    shots = codec.code_nbytes(numel, size) + codec.total_nbytes(numel, size)
+    direct = codec.code_nbytes(numel, size) if size == 2 else (size - 1) * shots // size
+    for collective, expected in (("all_reduce", ring), (None, direct)):
+        sent = worlds[size].run(count_bytes, numel, collective)
+        assert sent == [norms + expected] * size
+    assert direct < ring
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ Three kinds of state, never mixed:
 
 What a codec has *learned* is a fourth, for those of `learning.py` alone.
 
-"May I sum this?" is a type: terms of a `SummableCodec` may be added by the network, those of a
-`ReducibleCodec` by the codec itself, and no others. A long vector may be cut at multiples of
-`Codec.grain` and the pieces encoded one by one, each with its `offset`: the result is the same.
-Who encodes which piece therefore never shows in the result.
+"May I sum this?" is a type: messages of a `SummableCodec` may be added by the network, those of a
+`ReducibleCodec` by the codec itself (some are both), and no others. A long vector may be cut at
+multiples of `Codec.grain` and the pieces encoded one by one, each with its `offset`: the result is
+the same. Who encodes which piece therefore never shows in the result.
 """
 
 from __future__ import annotations
@@ -183,31 +183,45 @@ class Codec(ABC):
 
 
 @dataclass(frozen=True)
-class TermCodec(Codec):
-    """A codec whose messages may be combined on their way; see its two kinds below.
+class AgreeingCodec(Codec):
+    """A codec whose messages can be added up; see its two kinds below.
 
-    Among `world` workers each sends a *term*, and the total of the terms decodes to the *mean* of
-    their vectors::
+    For that they must agree on something, such as common scales, so the workers exchange
+    `statistics` first::
 
         shared = combine(codec.statistics(x) of every worker)    # MAX or SUM, by the network
-        total = combine(codec.encode_term(x, ..., shared) of every worker)
-        codec.decode_sum(total, mean, ..., shared)
 
-    `shared` is what terms must agree on to have a sum, such as common scales; a codec that needs
-    nothing of the kind has empty statistics. Terms need not say what `shared` says, so they may
-    be shorter than payloads.
+    A codec that needs nothing of the kind has empty statistics. Messages need not say what
+    `shared` says, so they may be shorter than payloads.
     """
-
-    @abstractmethod
-    def term_nbytes(self, numel: int, world: int) -> int:
-        """Bytes of the term of `numel` values among `world` workers."""
-
-    def statistics(self, x: Tensor) -> Tensor:
-        """What the network is to combine before terms can be encoded (float32)."""
-        return x.new_empty(0, dtype=torch.float32)
 
     statistics_op: ClassVar[str] = "max"
     """How statistics are combined: "max" or "sum"."""
+
+    def statistics(self, x: Tensor) -> Tensor:
+        """What the network is to combine before anything is encoded (float32)."""
+        return x.new_empty(0, dtype=torch.float32)
+
+
+@dataclass(frozen=True)
+class SummableCodec(AgreeingCodec):
+    """A codec that lets the network add: it sends *terms*, arrays of numbers.
+
+    The sum of the terms of `world` workers, element by element, decodes to the *mean* of their
+    vectors::
+
+        total = sum(codec.encode_term(x, ..., shared) of every worker)    # by the network
+        codec.decode_sum(total, mean, ..., shared)
+    """
+
+    @property
+    @abstractmethod
+    def sum_dtype(self) -> torch.dtype:
+        """What a term is an array of."""
+
+    @abstractmethod
+    def term_nbytes(self, numel: int, world: int) -> int:
+        """Bytes of the term of `numel` values among `world` workers, and of the sum."""
 
     @abstractmethod
     def encode_term(
@@ -233,24 +247,53 @@ class TermCodec(Codec):
 
 
 @dataclass(frozen=True)
-class SummableCodec(TermCodec):
-    """A codec whose terms are arrays of numbers that the network adds, element by element."""
+class ReducibleCodec(AgreeingCodec):
+    """A codec that adds itself: it sends *codes*, and whoever has those of all adds them up.
 
-    @property
-    @abstractmethod
-    def sum_dtype(self) -> torch.dtype:
-        """What a term is an array of."""
+    The total decodes to the *mean*. Codes need no room for a sum, so they may be shorter than
+    terms::
 
+        codec.add_codes(codec.encode_code(x, ..., shared) of every worker, total, ...)
+        codec.decode_total(total, mean, ..., shared)
 
-@dataclass(frozen=True)
-class ReducibleCodec(TermCodec):
-    """A codec that adds its terms itself, two at a time; the network only carries them."""
+    Codes of neighbouring pieces of a vector, one after the other, are those of both, and so are
+    totals.
+    """
 
     collective = "code_reduce"
 
     @abstractmethod
-    def reduce_term(self, into: Tensor, term: Tensor, key: Key, offset: int) -> None:
-        """Replace the term `into` (uint8) by one of its sum with `term`."""
+    def code_nbytes(self, numel: int, world: int) -> int:
+        """Bytes of the codes of `numel` values among `world` workers."""
+
+    @abstractmethod
+    def total_nbytes(self, numel: int, world: int) -> int:
+        """Bytes of the total of such codes."""
+
+    @abstractmethod
+    def encode_code(
+        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """Write this worker's codes to `out` (uint8)."""
+
+    @abstractmethod
+    def add_codes(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int) -> None:
+        """Write the total of `codes`, a row of each rank in order, which may be overwritten.
+
+        The rank of `key` is not looked at.
+        """
+
+    @abstractmethod
+    def decode_total(
+        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """Write the mean to `out` (float32); the rank of `key` is not looked at."""
+
+    @abstractmethod
+    def subtract_code(
+        self, code: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """Subtract what this worker's own codes say of its vector from `out` (float32)."""
 
 
 def check_input(x: Tensor) -> None:

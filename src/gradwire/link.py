@@ -82,7 +82,7 @@ class Link:
         self.account = Account()
         self.codec_nbytes = 0  # scratch memory of the codecs in the thread that uses this link
         self.turn: Turn | None = None  # on the wire, if it is shared with other links
-        self._is_direct = self.size > 2 and dist.get_backend(group) == "gloo"
+        self._is_direct = 2 < self.size <= _FEW and dist.get_backend(group) == "gloo"
         self._rooms: dict[str, Tensor] = {}
 
     @property
@@ -112,32 +112,20 @@ class Link:
         """Combine `tensor` over the workers, in place.
 
         A ring, the backend's own way, sends it twice less a share, in 2 (n - 1) steps one after
-        the other. Over gloo two ways are faster and give the same bits: integers are summed by
-        owners of shards, in two steps and for as many bytes; maxima, which are few, are sent to
-        everyone, in one step. Floats go round the ring, so that their sums are plain DDP's.
+        the other. Maxima, which are few, are sent to everyone instead over gloo, in one step.
         """
         if self.size == 1:
             return
-        if op == "max" and self._is_direct and self.size <= _FEW:
-            self._max_by_gathering(tensor)
-        elif op == "sum" and self._has_owners(tensor):
-            self._sum_by_shards(tensor)
+        if op == "max" and self._is_direct:
+            self._max_by_sharing(tensor)
         else:
             with self._sending(ring_nbytes(tensor.nbytes, self.size)):
                 dist.all_reduce(tensor, _OPS[op], group=self.group)
 
     def all_reduce_in_turn(self, tensor: Tensor) -> None:
-        """Sum `tensor` over the workers, in place, when those before it are off the wire.
-
-        Not if owners of shards sum it: that waits for others twice, and several at once fill the
-        wire better.
-        """
-        with nullcontext() if self.turn is None or self._has_owners(tensor) else self.turn:
+        """Sum `tensor` over the workers, in place, when those before it are off the wire."""
+        with nullcontext() if self.turn is None else self.turn:
             self.all_reduce(tensor)
-
-    def _has_owners(self, tensor: Tensor) -> bool:
-        """Is a sum of such tensors made by owners of shards?"""
-        return self._is_direct and not tensor.is_floating_point()
 
     def all_reduce_sparse(self, tensor: Tensor) -> Tensor:
         """The sum of the sparse tensors of all workers; each sends its own to every other."""
@@ -146,34 +134,26 @@ class Link:
             dist.all_reduce(tensor, group=self.group)
         return tensor
 
-    def _max_by_gathering(self, tensor: Tensor) -> None:
-        with self._sending((self.size - 1) * tensor.nbytes):
-            nbytes = self.size * tensor.nbytes
-            rows = self.room("maxima", nbytes).view(tensor.dtype).view(self.size, -1)
-            self._share(list(rows), tensor)
-            torch.amax(rows, 0, out=tensor)
+    def share(self, rows: Sequence[Tensor]) -> None:
+        """Send the row of this worker's rank to every other, and fill the others with theirs.
 
-    def _sum_by_shards(self, tensor: Tensor) -> None:
-        shards = list(torch.tensor_split(tensor, self.size))
-        sizes, mine = [shard.numel() for shard in shards], shards[self.rank]
-        others = tensor.nbytes - mine.nbytes
-        received = self.room("shards", self.size * mine.nbytes).view(tensor.dtype)
-        with self._sending(others + (self.size - 1) * mine.nbytes):
-            mine_of_each = [mine.numel()] * self.size
-            dist.all_to_all_single(received, tensor, mine_of_each, sizes, group=self.group)
-            torch.sum(received.view(self.size, -1), 0, dtype=tensor.dtype, out=mine)
-            self._share(shards, mine)
-
-    def _share(self, rows: Sequence[Tensor], own: Tensor) -> None:
-        """Send `own` to every worker, and fill `rows` with what each has sent."""
+        As `all_gather`, but rows may differ in length, and each goes straight to its receivers.
+        """
         others = [(self.rank + hop) % self.size for hop in range(1, self.size)]
-        works = [dist.irecv(rows[i], group=self.group, group_src=i) for i in reversed(others)]
-        works += [dist.isend(own, group=self.group, group_dst=i) for i in others]
-        if rows[self.rank].data_ptr() != own.data_ptr():
-            rows[self.rank].copy_(own)
-        for work in works:
-            assert work is not None
-            work.wait()
+        own = rows[self.rank]
+        with self._sending(len(others) * own.nbytes):
+            works = [dist.irecv(rows[i], group=self.group, group_src=i) for i in reversed(others)]
+            works += [dist.isend(own, group=self.group, group_dst=i) for i in others]
+            for work in works:
+                assert work is not None
+                work.wait()
+
+    def _max_by_sharing(self, tensor: Tensor) -> None:
+        rows = self.room("maxima", self.size * tensor.nbytes).view(tensor.dtype)
+        rows = rows.view(self.size, -1)
+        rows[self.rank].copy_(tensor)
+        self.share(list(rows))
+        torch.amax(rows, 0, out=tensor)
 
     def all_gather(self, out: Tensor, tensor: Tensor) -> None:
         """Fill `out` with every worker's `tensor`, in the order of ranks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradwire import collectives
-from gradwire.codec import Codec, TermCodec
+from gradwire.codec import Codec, ReducibleCodec, SummableCodec
 from gradwire.learner import Learner
 from gradwire.learning import LearningCodec
 
@@ -55,7 +55,9 @@ class Route:
 
     def max_nbytes(self, numel: int) -> int:
         """The most bytes that a worker's message of `numel` values takes."""
-        if isinstance(self.codec, TermCodec) and self.collective in ("all_reduce", "code_reduce"):
+        if self.collective == "code_reduce" and isinstance(self.codec, ReducibleCodec):
+            return self.codec.code_nbytes(numel, self.world)
+        if self.collective == "all_reduce" and isinstance(self.codec, SummableCodec):
             return self.codec.term_nbytes(numel, self.world)
         return self.codec.max_nbytes(numel)
 

@@ -39,13 +39,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Key, ReducibleCodec
+from gradwire.codec import Key
 from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.resolution import most_levels
 from gradwire.kernels.layout import packed_nbytes
 
 
-class ExponentialGlobalQSGD(GlobalQSGD, ReducibleCodec, dithers=("exponential",)):
+class ExponentialGlobalQSGD(GlobalQSGD, dithers=("exponential",)):
     """Powers of two of the norm: codes are reduced two at a time."""
 
     def __post_init__(self) -> None:
@@ -56,10 +56,14 @@ class ExponentialGlobalQSGD(GlobalQSGD, ReducibleCodec, dithers=("exponential",)
                 f"`levels={self.levels}`; give `bits`."
             )
 
-    def term_nbytes(self, numel: int, world: int) -> int:
+    def code_nbytes(self, numel: int, world: int) -> int:
         """Codes of `bits` bits, whatever the world."""
         self._headroom(world)
         return packed_nbytes(numel, self.bits)
+
+    def total_nbytes(self, numel: int, world: int) -> int:
+        """A sum is such a code too."""
+        return self.code_nbytes(numel, world)
 
     def _headroom(self, world: int) -> int:
         """Doublings that a sum of `world` codes may need."""
@@ -72,9 +76,18 @@ class ExponentialGlobalQSGD(GlobalQSGD, ReducibleCodec, dithers=("exponential",)
             )
         return doublings
 
-    def reduce_term(self, into: Tensor, term: Tensor, key: Key, offset: int) -> None:
-        """See `ReducibleCodec.reduce_term`: eq. (9) and (10)."""
-        kernels.select(into.device).exp_reduce(into, term, width=self.bits, key=key, offset=offset)
+    def add_codes(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int) -> None:
+        """See `ReducibleCodec.add_codes`: neighbours, then neighbours of those, and so on."""
+        stride = 1
+        while stride < len(codes):
+            for rank in range(stride, len(codes), 2 * stride):
+                self.add_two(codes[rank - stride], codes[rank], key.of(rank=rank, hop=2), offset)
+            stride *= 2
+        total.copy_(codes[0])
+
+    def add_two(self, into: Tensor, code: Tensor, key: Key, offset: int) -> None:
+        """Replace `into` by a code of its sum with `code`: eq. (9) and (10)."""
+        kernels.select(into.device).exp_reduce(into, code, width=self.bits, key=key, offset=offset)
 
     def _quantize(
         self, x: Tensor, scales: Tensor, out: Tensor, key: Key, offset: int, *,

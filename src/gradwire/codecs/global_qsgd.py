@@ -53,10 +53,17 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Key, SummableCodec, TermCodec, check_size, sizes_up_to
+from gradwire.codec import Key, ReducibleCodec, SummableCodec, check_size, sizes_up_to
 from gradwire.codecs.resolution import Resolved
 from gradwire.kernels.fields import Dither, field_width, num_words
-from gradwire.kernels.layout import MIN_SCALE, check_block, grain_of, num_blocks
+from gradwire.kernels.layout import (
+    MAX_WIDTH,
+    MIN_SCALE,
+    check_block,
+    grain_of,
+    num_blocks,
+    packed_nbytes,
+)
 
 _NORMS = {
     "max": ("max", "max"),
@@ -71,7 +78,7 @@ _PERMUTATION_HOP = 255
 
 
 @dataclass(frozen=True, repr=False)
-class GlobalQSGD(Resolved, TermCodec):
+class GlobalQSGD(Resolved, ReducibleCodec):
     """Quantize with scales that all workers share, and combine the codes as they are.
 
     bits: 2 to 8, one of them the sign; fewer are coarser. `levels` (1 to 127) overrides it.
@@ -153,8 +160,8 @@ class GlobalQSGD(Resolved, TermCodec):
         return scales.masked_fill(scales.isinf(), torch.nan).clamp_min(MIN_SCALE)
 
     def max_nbytes(self, numel: int) -> int:
-        """A payload is its own scales, and the term of a world of one."""
-        return 4 * num_blocks(numel, self.block) + self.term_nbytes(numel, 1)
+        """A payload is its own scales, and the codes of a world of one."""
+        return 4 * num_blocks(numel, self.block) + self.code_nbytes(numel, 1)
 
     def encode_into(
         self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
@@ -193,32 +200,40 @@ class GlobalQSGD(Resolved, TermCodec):
         size = 4 * num_blocks(numel, self.block)
         return payload[:size], payload[size:]
 
-    def encode_term(
+    def encode_code(
         self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
-        """See `TermCodec.encode_term`."""
+        """See `ReducibleCodec.encode_code`."""
         self._quantize(x, self._scales(shared), out, key, offset, world=world, norm=None)
 
-    def decode_sum(
+    def decode_total(
         self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
-        """See `TermCodec.decode_sum`."""
+        """See `ReducibleCodec.decode_total`."""
         self._dequantize(
             self._scales(shared), total, out, key, offset, world=world, total=True,
             weight=1 / world, accumulate=False,
         )  # fmt: skip
 
-    def subtract_term(
-        self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    def subtract_code(
+        self, code: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
-        """See `TermCodec.subtract_term`."""
+        """See `ReducibleCodec.subtract_code`."""
         self._dequantize(
-            self._scales(shared), term, out, key, offset, world=world, total=False,
+            self._scales(shared), code, out, key, offset, world=world, total=False,
             weight=-1.0, accumulate=True,
         )  # fmt: skip
 
-    def term_nbytes(self, numel: int, world: int) -> int:
-        """Each kind says."""
+    def code_nbytes(self, numel: int, world: int) -> int:
+        """Each kind says; so with those below."""
+        raise NotImplementedError
+
+    def total_nbytes(self, numel: int, world: int) -> int:
+        """See `ReducibleCodec.total_nbytes`."""
+        raise NotImplementedError
+
+    def add_codes(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int) -> None:
+        """See `ReducibleCodec.add_codes`."""
         raise NotImplementedError
 
     def _quantize(
@@ -232,44 +247,104 @@ class GlobalQSGD(Resolved, TermCodec):
         self, scales: Tensor, codes: Tensor, out: Tensor, key: Key, offset: int, *,
         world: int, total: bool, weight: float, accumulate: bool,
     ) -> None:  # fmt: skip
-        """Decode the total of `world` terms, or one term among `world`."""
+        """Decode the total of `world` codes, or one of them."""
         raise NotImplementedError
 
 
 class UniformGlobalQSGD(GlobalQSGD, SummableCodec, dithers=("linear", "subtractive")):
-    """Levels at equal distances: the network sums integers."""
+    """Levels at equal distances: integers are summed, by the network or where they arrive."""
 
     sum_dtype = torch.int32
 
+    def code_nbytes(self, numel: int, world: int) -> int:
+        """Just enough bits for a code, whatever the world."""
+        return packed_nbytes(numel, self._width(1))
+
+    def total_nbytes(self, numel: int, world: int) -> int:
+        """Just enough bits for the sum of `world` codes."""
+        if self._width(world) > MAX_WIDTH:
+            raise ValueError(
+                f"a sum of {world} codes of {self.num_levels} levels takes {self._width(world)} "
+                f'bits, more than {MAX_WIDTH}; use fewer levels, or `collective="all_reduce"`.'
+            )
+        return packed_nbytes(numel, self._width(world))
+
+    def add_codes(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int) -> None:
+        """See `ReducibleCodec.add_codes`."""
+        kernels.select(total.device).add_packed(
+            codes, total, numel=numel, width=self._width(1), total_width=self._width(len(codes))
+        )
+
     def term_nbytes(self, numel: int, world: int) -> int:
         """Fields of just enough bits for the sum of `world` codes."""
-        return 4 * num_words(numel, field_width(self.num_levels, world))
+        return 4 * num_words(numel, self._width(world))
+
+    def encode_term(
+        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """See `SummableCodec.encode_term`."""
+        kernels.select(x.device).quantize_fields(
+            x, self._scales(shared), out.view(torch.int32), width=self._width(world), norm=None,
+            **self._rounding(key, offset, world),
+        )  # fmt: skip
+
+    def decode_sum(
+        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """See `SummableCodec.decode_sum`."""
+        kernels.select(out.device).dequantize_fields(
+            self._scales(shared), total.view(torch.int32), out, width=self._width(world),
+            weight=1 / world, **self._levels(key, offset, world, total=True),
+        )  # fmt: skip
+
+    def subtract_term(
+        self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """See `SummableCodec.subtract_term`."""
+        kernels.select(out.device).dequantize_fields(
+            self._scales(shared), term.view(torch.int32), out, width=self._width(world),
+            weight=-1.0, accumulate=True, **self._levels(key, offset, world, total=False),
+        )  # fmt: skip
 
     def _quantize(
         self, x: Tensor, scales: Tensor, out: Tensor, key: Key, offset: int, *,
         world: int, norm: str | None,
     ) -> None:  # fmt: skip
-        subtractive = self.dither == "subtractive"
-        kernels.select(x.device).quantize_fields(  # eq. (2)
-            x, scales, out.view(torch.int32), levels=self.num_levels,
-            width=field_width(self.num_levels, world), block=self.block, norm=norm,
-            key=_common(key, world) if subtractive else key, offset=offset,
-            shift=_shift(key, world) if subtractive else 0,
-        )  # fmt: skip
+        kernels.select(x.device).quantize(
+            x, scales, out, width=self._width(1), norm=norm, **self._rounding(key, offset, world)
+        )
 
     def _dequantize(
         self, scales: Tensor, codes: Tensor, out: Tensor, key: Key, offset: int, *,
         world: int, total: bool, weight: float, accumulate: bool,
     ) -> None:  # fmt: skip
+        kernels.select(out.device).dequantize_sum(
+            scales, codes, out, width=self._width(world if total else 1), weight=weight,
+            accumulate=accumulate, **self._levels(key, offset, world, total=total),
+        )  # fmt: skip
+
+    def _width(self, terms: int) -> int:
+        """Bits that the sum of so many codes takes."""
+        return field_width(self.num_levels, terms)
+
+    def _rounding(self, key: Key, offset: int, world: int) -> dict[str, Any]:
+        """How values are rounded: eq. (2)."""
+        subtractive = self.dither == "subtractive"
+        return {
+            "levels": self.num_levels,
+            "block": self.block,
+            "key": _common(key, world) if subtractive else key,
+            "offset": offset,
+            "shift": _shift(key, world) if subtractive else 0,
+        }
+
+    def _levels(self, key: Key, offset: int, world: int, *, total: bool) -> dict[str, Any]:
+        """What the sum of all codes stands for, or one of them: eq. (6), with the sum of (7)."""
         dither, terms = None, world if total else 1
-        if self.dither == "subtractive":  # eq. (6), with the sum of (7)
+        if self.dither == "subtractive":
             shift = 0 if total else _shift(key, world)
             dither = Dither(_common(key, world), offset, terms, shift, _centre(terms))
-        kernels.select(out.device).dequantize_fields(
-            scales, codes.view(torch.int32), out, levels=self.num_levels,
-            width=field_width(self.num_levels, world), block=self.block, terms=terms,
-            weight=weight, accumulate=accumulate, dither=dither,
-        )  # fmt: skip
+        return {"levels": self.num_levels, "block": self.block, "terms": terms, "dither": dither}
 
 
 def _common(key: Key, world: int) -> Key:

@@ -3,13 +3,14 @@
 Each replaces the gradients of a list of slices by their mean over the workers. `simulate` says in
 one process what that mean is; the others must give the same bits on every rank.
 
-- `all_reduce` sums payloads in the network: for a `SummableCodec` and no other.
+- `all_reduce` sums terms in the network: for a `SummableCodec` and no other.
 - `all_gather` sends every payload to everyone: traffic grows with the workers; best for two.
 - `two_shot` cuts the slices into shards, one owned by each worker. Payloads of a shard go to its
   owner (first shot), who decodes, averages and encodes again for all (second shot). A worker
   sends about two payloads however many workers there are.
-- `code_reduce` is a `two_shot` whose owners add codes without decoding them: for a
-  `ReducibleCodec` and no other.
+- `code_reduce` is a `two_shot` (an `all_gather` between two) whose owners add codes without
+  decoding them: for a `ReducibleCodec` and no other. It sends less than `all_reduce`, whose terms
+  have room for the sum from the start.
 
 Beside these, `reduce_scatter` is the first shot alone: owners keep the means of their shards. And
 `gather_shards` takes no mean: owners send the shards that they have to everyone.
@@ -24,11 +25,12 @@ parameters are gathered into buckets or cut into slices and shards.
 from __future__ import annotations
 
 from gradwire.collectives.choice import check, choose
+from gradwire.collectives.codes import code_reduce
 from gradwire.collectives.gathering import gather_shards
 from gradwire.collectives.payloads import all_gather, two_shot
 from gradwire.collectives.scatter import reduce_scatter
 from gradwire.collectives.simulation import simulate
-from gradwire.collectives.terms import all_reduce, code_reduce, sum_terms
+from gradwire.collectives.terms import all_reduce, sum_terms
 
 COLLECTIVES = {
     "all_reduce": all_reduce,

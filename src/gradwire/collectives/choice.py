@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradwire.codec import Codec, ReducibleCodec, SummableCodec, TermCodec
+from gradwire.codec import Codec, ReducibleCodec, SummableCodec
 
 NAMES = ("all_reduce", "all_gather", "two_shot", "code_reduce")
 
@@ -28,7 +28,9 @@ def check(codec: Codec, collective: str, world: int = 1) -> None:
     if collective == "code_reduce" and not isinstance(codec, ReducibleCodec):
         raise TypeError(
             f"payloads of {codec!r} cannot be added as codes; use `{choose(codec, 3)}`, or a codec "
-            'that can, `GlobalQSGD(dither="exponential")`.'
+            "that can, `GlobalQSGD`."
         )
-    if isinstance(codec, TermCodec) and collective in ("all_reduce", "code_reduce"):
+    if collective == "all_reduce" and isinstance(codec, SummableCodec):
         codec.term_nbytes(0, world)
+    if collective == "code_reduce" and isinstance(codec, ReducibleCodec):
+        codec.total_nbytes(0, world)

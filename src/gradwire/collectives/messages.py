@@ -33,16 +33,12 @@ def payloads_of(message: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def gather(link: Link, message: Tensor, all_sizes: Sequence[Sequence[int]]) -> list[list[Tensor]]:
-    """The payloads of every worker's message. Gloo wants them alike, so they are padded."""
+    """The payloads of every worker's message."""
     nbytes = [message_nbytes(sizes) for sizes in all_sizes]
-    longest = max(nbytes)
-    received = link.room("receive", link.size * longest).view(link.size, longest)
-    if message.numel() < longest:
-        padded = link.room("padded", longest)
-        padded[: message.numel()] = message
-        message = padded
-    link.all_gather(received.view(-1), message)
-    return [payloads_of(row, sizes) for row, sizes in zip(received, all_sizes, strict=True)]
+    rows = torch.split(link.room("receive", sum(nbytes)), nbytes)
+    rows[link.rank].copy_(message)
+    link.share(rows)
+    return [payloads_of(row, sizes) for row, sizes in zip(rows, all_sizes, strict=True)]
 
 
 def exchange(

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.codec import Codec, Key, ReducibleCodec, SummableCodec, TermCodec
+from gradwire.codec import AgreeingCodec, Codec, Key, ReducibleCodec, SummableCodec
 from gradwire.collectives.choice import check, choose
-from gradwire.collectives.terms import reduce_tree
 
 
 def simulate(
@@ -24,8 +23,8 @@ def simulate(
     check(codec, collective, len(vectors))
     vectors = [vector.detach().reshape(-1) for vector in vectors]
     keys = [key.of(rank=rank) for rank in range(len(vectors))]
-    if isinstance(codec, TermCodec) and collective in ("all_reduce", "code_reduce"):
-        return _simulate_terms(codec, vectors, keys)
+    if isinstance(codec, AgreeingCodec) and collective in ("all_reduce", "code_reduce"):
+        return _simulate_sum(codec, vectors, keys, collective)
     world = len(vectors)
     mean = torch.empty(vectors[0].numel(), dtype=torch.float32)
     payloads = [codec.encode(x, own, world=world) for x, own in zip(vectors, keys, strict=True)]
@@ -36,19 +35,27 @@ def simulate(
     return mean
 
 
-def _simulate_terms(codec: TermCodec, vectors: Sequence[Tensor], keys: Sequence[Key]) -> Tensor:
+def _simulate_sum(
+    codec: AgreeingCodec, vectors: Sequence[Tensor], keys: Sequence[Key], collective: str
+) -> Tensor:
     world, numel = len(vectors), vectors[0].numel()
     statistics = torch.stack([codec.statistics(vector) for vector in vectors])
     shared = statistics.amax(0) if codec.statistics_op == "max" else statistics.sum(0)
-    terms = []
-    for vector, own in zip(vectors, keys, strict=True):
-        terms.append(torch.empty(codec.term_nbytes(numel, world), dtype=torch.uint8))
-        codec.encode_term(vector, terms[-1], own, 0, world=world, shared=shared)
-    if isinstance(codec, SummableCodec):
-        for term in terms[1:]:
-            terms[0].view(codec.sum_dtype).add_(term.view(codec.sum_dtype))
-    elif isinstance(codec, ReducibleCodec):
-        reduce_tree(codec, terms, keys[0], 0)
     mean = torch.empty(numel, dtype=torch.float32)
-    codec.decode_sum(terms[0], mean, keys[0], 0, world=world, shared=shared)
+    if collective == "all_reduce":
+        assert isinstance(codec, SummableCodec)
+        total = torch.zeros(codec.term_nbytes(numel, world), dtype=torch.uint8)
+        for vector, own in zip(vectors, keys, strict=True):
+            term = torch.empty_like(total)
+            codec.encode_term(vector, term, own, 0, world=world, shared=shared)
+            total.view(codec.sum_dtype).add_(term.view(codec.sum_dtype))
+        codec.decode_sum(total, mean, keys[0], 0, world=world, shared=shared)
+        return mean
+    assert isinstance(codec, ReducibleCodec)
+    codes = torch.empty(world, codec.code_nbytes(numel, world), dtype=torch.uint8)
+    for vector, code, own in zip(vectors, codes, keys, strict=True):
+        codec.encode_code(vector, code, own, 0, world=world, shared=shared)
+    total = torch.empty(codec.total_nbytes(numel, world), dtype=torch.uint8)
+    codec.add_codes(codes, total, numel, keys[0], 0)
+    codec.decode_total(total, mean, keys[0], 0, world=world, shared=shared)
     return mean

@@ -1,17 +1,17 @@
-"""`all_reduce` and `code_reduce`: terms are combined on their way, and their total decoded."""
+"""`all_reduce`: terms are added by the network, and their sum decoded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradwire.codec import Codec, Key, ReducibleCodec, SummableCodec, TermCodec
-from gradwire.collectives.messages import exchange, gather, message_nbytes, payloads_of
-from gradwire.collectives.settling import settle, sources, target
+from gradwire.codec import Codec, Key, SummableCodec
+from gradwire.collectives.agreeing import Job, agree
 from gradwire.link import Link
-from gradwire.parts import Slice, cut
+from gradwire.parts import Slice
 
 
 def all_reduce(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> dict[int, float]:
@@ -28,8 +28,10 @@ def sum_terms(
 
     The codecs must have one `sum_dtype` and one `statistics_op`.
     """
-    jobs = _prepare(link, codecs, pieces, key)
-    sizes = [job.nbytes for job in jobs]
+    inputs, shared = agree(link, codecs, pieces)
+    given = zip(codecs, pieces, inputs, shared, strict=True)
+    jobs = [_TermJob(codec, link, *rest, key) for codec, *rest in given]
+    sizes = [c.term_nbytes(p.numel, link.size) for c, p in zip(codecs, pieces, strict=True)]
     message = link.room("send", sum(sizes))
     terms = torch.split(message, sizes)
     with link.account.timed("encode"):
@@ -42,106 +44,26 @@ def sum_terms(
     link.all_reduce_in_turn(message.view(codecs[0].sum_dtype))
     with link.account.timed("decode"):
         remarks = [
-            job.codec.remark(total, link.size) for job, total in zip(jobs, terms, strict=True)
+            codec.remark(total, link.size) for codec, total in zip(codecs, terms, strict=True)
         ]
         own = torch.split(kept, sizes) if feedback else terms
         for job, total, term in zip(jobs, terms, own, strict=True):
-            job.settle(total, term)
+            job.settle(link, total, term)
     return remarks
 
 
-def code_reduce(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> dict[int, float]:
-    """Send terms of each shard to its owner, who adds them up, and their total to everyone."""
-    assert isinstance(codec, ReducibleCodec)
-    shards = cut(pieces, codec.grain, link.size)
-    everything = [piece for shard in shards for piece in shard]
-    jobs = _prepare(link, [codec] * len(everything), everything, key)
-    sizes = [job.nbytes for job in jobs]
-    message = link.room("send", message_nbytes(sizes))
-    terms = payloads_of(message, sizes)
-    with link.account.timed("encode"):
-        for job, term in zip(jobs, terms, strict=True):
-            job.encode(term)
-    link.account.message(sum(piece.numel for piece in everything), sum(sizes))
-    received = exchange(link, message, [sizes] * link.size, [len(shard) for shard in shards])
-    reply = _reduce_shard(link, codec, shards[link.rank], received, key)
-    reply_sizes = [[codec.term_nbytes(p.numel, link.size) for p in shard] for shard in shards]
-    totals = [total for row in gather(link, reply, reply_sizes) for total in row]
-    with link.account.timed("decode"):
-        for job, total, term in zip(jobs, totals, terms, strict=True):
-            job.settle(total, term)
-    return {}
+class _TermJob(Job):
+    """A slice of which a term is sent."""
 
+    def __init__(self, codec: SummableCodec, *rest: Any) -> None:
+        super().__init__(*rest)
+        self.codec = codec
 
-def reduce_tree(codec: ReducibleCodec, terms: Sequence[Tensor], key: Key, offset: int) -> None:
-    """Add up `terms` into the first one: neighbours, then neighbours of those, and so on."""
-    stride = 1
-    while stride < len(terms):
-        for rank in range(stride, len(terms), 2 * stride):
-            coins = key.of(rank=rank, hop=2)
-            codec.reduce_term(terms[rank - stride], terms[rank], coins, offset)
-        stride *= 2
+    def encode(self, out: Tensor) -> None:
+        self.codec.encode_term(self.source, out, self.key, self.at, **self.among)
 
+    def decode(self, total: Tensor, out: Tensor) -> None:
+        self.codec.decode_sum(total, out, self.key, self.at, **self.among)
 
-class _Job:
-    """One slice and all that its term depends on."""
-
-    def __init__(
-        self, link: Link, codec: TermCodec, piece: Slice, source: Tensor, shared: Tensor, key: Key
-    ) -> None:
-        self.link, self.codec, self.piece = link, codec, piece
-        self.source, self.shared = source, shared
-        self.key = key.of(tensor=piece.part.tensor, rank=link.rank)
-        self.nbytes = codec.term_nbytes(piece.numel, link.size)
-
-    def encode(self, term: Tensor) -> None:
-        self.codec.encode_term(
-            self.source, term, self.key, self.piece.start, world=self.link.size, shared=self.shared
-        )
-
-    def settle(self, total: Tensor, term: Tensor) -> None:
-        """Decode the total; `term` is this worker's own."""
-        at, world = self.piece.start, self.link.size
-        result = target(self.link, self.piece)
-        self.codec.decode_sum(total, result, self.key, at, world=world, shared=self.shared)
-
-        def subtract(out: Tensor) -> None:
-            self.codec.subtract_term(term, out, self.key, at, world=world, shared=self.shared)
-
-        settle(self.piece, self.source, result, subtract)
-
-
-def _prepare(
-    link: Link, codecs: Sequence[TermCodec], pieces: Sequence[Slice], key: Key
-) -> list[_Job]:
-    """Agree on the statistics of each slice, combined over the workers in one message."""
-    with link.account.timed("encode"):
-        inputs = sources(link, pieces)
-        own = [codec.statistics(x) for codec, x in zip(codecs, inputs, strict=True)]
-        joined = torch.cat(own)
-    if joined.numel():
-        link.all_reduce(joined, codecs[0].statistics_op)
-        link.account.message(0, 4 * joined.numel())
-    shared = torch.split(joined, [statistics.numel() for statistics in own])
-    return [
-        _Job(link, codec, piece, source, common, key)
-        for codec, piece, source, common in zip(codecs, pieces, inputs, shared, strict=True)
-    ]
-
-
-def _reduce_shard(
-    link: Link,
-    codec: ReducibleCodec,
-    shard: Sequence[Slice],
-    received: list[list[Tensor]],
-    key: Key,
-) -> Tensor:
-    """A message of the totals of this worker's shard."""
-    sizes = [term.numel() for term in received[0]]
-    reply = link.room("reply", message_nbytes(sizes))
-    with link.account.timed("decode"):
-        for i, (piece, total) in enumerate(zip(shard, payloads_of(reply, sizes), strict=True)):
-            terms = [row[i] for row in received]
-            reduce_tree(codec, terms, key.of(tensor=piece.part.tensor), piece.start)
-            total.copy_(terms[0])
-    return reply
+    def subtract(self, own: Tensor, out: Tensor) -> None:
+        self.codec.subtract_term(own, out, self.key, self.at, **self.among)

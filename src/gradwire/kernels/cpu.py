@@ -41,21 +41,23 @@ from gradwire.kernels.cpu_sparse import (
     select,
 )
 from gradwire.kernels.cpu_subspace import combine
+from gradwire.kernels.cpu_sums import add_packed, dequantize_sum
 from gradwire.kernels.cpu_tiles import (
     load_tile,
     pack_tile,
     philox_words,
     random_tile,
+    rotate,
     round_block,
     scale_of_tiles,
     scales_in_tile,
     unpack_tile,
-    widen,
 )
 from gradwire.kernels.layout import TILE, packed_nbytes
 
 __all__ = [
     "add_nested",
+    "add_packed",
     "block_scales",
     "combine",
     "compact",
@@ -64,6 +66,7 @@ __all__ = [
     "dequantize_dithered",
     "dequantize_fields",
     "dequantize_mean",
+    "dequantize_sum",
     "elias_decode",
     "elias_encode",
     "elias_sizes",
@@ -90,20 +93,20 @@ __all__ = [
 
 @jit
 def _block_scales(x, scales, block, norm):  # type: ignore[no-untyped-def]
-    tile, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
+    room, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
     if block > TILE:
         for b in range(-(-len(x) // block)):
             stop = min((b + 1) * block, len(x))
-            scales[b] = scale_of_tiles(x, b * block, stop, norm == 2, tile)
+            scales[b] = scale_of_tiles(x, b * block, stop, norm == 2, room)
         return
     for at in range(0, len(x), TILE):
         stop = min(at + TILE, len(x))
-        widen(x, at, stop, tile)
+        tile = load_tile(x, at, stop, room)
         scales_in_tile(tile, stop - at, block, norm == 2, scales[at // block :], squares)
 
 
 @jit
-def _quantize(x, scales, packed, levels, width, block, norm, key, counter):  # type: ignore[no-untyped-def]
+def _quantize(x, scales, packed, levels, width, block, norm, key, counter, shift):  # type: ignore[no-untyped-def]
     room, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
     words = np.empty(TILE // 2, np.uint32)
     dither = words.view(np.uint16)
@@ -119,6 +122,8 @@ def _quantize(x, scales, packed, levels, width, block, norm, key, counter):  # t
             scales_in_tile(tile, stop - at, block, norm == 2, scales[at // block :], squares)
         size = -(-(stop - at) // 8) * 8
         random_tile(words, size, np.uint32(counter + at // 8), key)
+        if shift:
+            rotate(dither, shift)
         for a in range(0, size, span):
             b = min(a + span, size)
             round_block(tile[a:b], dither[a:b], codes[a:b], scales[(at + a) // block], levels)
@@ -209,6 +214,7 @@ def quantize(
     norm: str | None,
     key: Key,
     offset: int = 0,
+    shift: int = 0,
 ) -> None:
     """See `reference.quantize`. The norm of a block and its codes are one pass over memory."""
     values, scale, packed, words = array(x), array(scales), array(codes), key_words(key)
@@ -217,7 +223,9 @@ def quantize(
     def run(start: int, stop: int) -> None:
         part, part_scale = values[start:stop], scale[start // size :]
         part_packed, counter = packed[packed_nbytes(start, width) :], (offset + start) // 8
-        _quantize(part, part_scale, part_packed, levels, width, size, NORMS[norm], words, counter)
+        _quantize(
+            part, part_scale, part_packed, levels, width, size, NORMS[norm], words, counter, shift
+        )
 
     spread(x.numel(), size, run)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from torch import Tensor
 
 from gradwire.codec import Key
 from gradwire.kernels.cpu_calls import NORMS, array, key_words, spread
 from gradwire.kernels.cpu_intrinsics import (
-    add16,
     add32,
     and32,
     centred,
@@ -22,6 +23,7 @@ from gradwire.kernels.cpu_intrinsics import (
 from gradwire.kernels.cpu_tiles import (
     load_tile,
     random_tile,
+    rotate,
     round_block,
     scale_of_tiles,
     scales_in_tile,
@@ -53,19 +55,13 @@ def _quantize_fields(x, scales, fields, levels, width, block, norm, key, counter
         size = -(-(stop - at) // 8) * 8
         random_tile(words, size, np.uint32(counter + at // 8), key)
         if shift:
-            _rotate(dither, np.uint16(shift))
+            rotate(dither, shift)
         for a in range(0, size, span):
             b = min(a + span, size)
             round_block(tile[a:b], dither[a:b], codes[a:b], scales[(at + a) // block], levels)
         codes[size:] = 0
         first = at // TILE * stride
         _pack(codes, width, fields[first : first + -(-size // per_word)])
-
-
-@jit
-def _rotate(dither, shift):  # type: ignore[no-untyped-def]
-    for i in range(len(dither)):
-        dither[i] = add16(dither[i], shift)
 
 
 @jit
@@ -101,32 +97,38 @@ def _add_dither(levels, dither, times, shift, centre):  # type: ignore[no-untype
 
 
 @jit
-def _dequantize_fields(scales, fields, out, width, zero, block, ratio, accumulate, dither):  # type: ignore[no-untyped-def]
+def store_levels(levels, scales, out, at, count, block, ratio, accumulate, dither, words):  # type: ignore[no-untyped-def]
+    """The levels of the tile at `at` to values; `words` is room for its random bits."""
     dithered, key, counter, times, shift, centre = dither
+    if dithered:
+        size = -(-count // 8) * 8
+        random_tile(words, size, np.uint32(counter + at // 8), key)
+        _add_dither(levels, words.view(np.uint16)[:size], times, shift, centre)
+    span = min(block, TILE)
+    for a in range(0, count, span):
+        b = min(a + span, count)
+        scale = scales[(at + a) // block]
+        unit = np.float32(0) if dithered and scale <= _TINY else scale * ratio
+        level, target = levels[a:b], out[at + a : at + b]
+        if accumulate:
+            for i in range(b - a):
+                target[i] += level[i] * unit
+        else:
+            for i in range(b - a):
+                target[i] = level[i] * unit
+
+
+@jit
+def _dequantize_fields(scales, fields, out, width, zero, block, ratio, accumulate, dither):  # type: ignore[no-untyped-def]
     levels = np.empty(_ROOM, np.float32)
     words = np.empty(TILE // 2, np.uint32)
-    random = words.view(np.uint16)
-    span, per_word = min(block, TILE), WORD // width
+    per_word = WORD // width
     stride = -(-TILE // per_word)
     for at in range(0, len(out), TILE):
         count = min(TILE, len(out) - at)
-        size = -(-count // 8) * 8
-        first = at // TILE * stride
+        size, first = -(-count // 8) * 8, at // TILE * stride
         _unpack(fields[first : first + -(-size // per_word)], width, zero, levels)
-        if dithered:
-            random_tile(words, size, np.uint32(counter + at // 8), key)
-            _add_dither(levels, random[:size], times, shift, centre)
-        for a in range(0, count, span):
-            b = min(a + span, count)
-            scale = scales[(at + a) // block]
-            unit = np.float32(0) if dithered and scale <= _TINY else scale * ratio
-            level, target = levels[a:b], out[at + a : at + b]
-            if accumulate:
-                for i in range(b - a):
-                    target[i] += level[i] * unit
-            else:
-                for i in range(b - a):
-                    target[i] = level[i] * unit
+        store_levels(levels, scales, out, at, count, block, ratio, accumulate, dither, words)
 
 
 def quantize_fields(
@@ -171,15 +173,19 @@ def dequantize_fields(
     """See `reference_fields.dequantize_fields`."""
     scale, fields, values = array(scales), array(words).view(np.uint32), array(out)
     size, ratio = block or max(out.numel(), TILE), np.float32(weight / levels)
-    zero, given = np.uint32(terms * levels), dither or Dither(Key(), 0, 0, 0, 0)
-    own = key_words(given.key)
+    zero = np.uint32(terms * levels)
 
     def run(start: int, stop: int) -> None:
-        counter = (given.offset + start) // 8
-        sums = (given is dither, own, counter, given.times & 0xFFFF, given.shift, given.centre)
         _dequantize_fields(
             scale[start // size :], fields[num_words(start, width) :], values[start:stop], width,
-            zero, size, ratio, accumulate, sums,
+            zero, size, ratio, accumulate, dither_words(dither, start),
         )  # fmt: skip
 
     spread(out.numel(), size, run)
+
+
+def dither_words(dither: Dither | None, start: int) -> tuple[Any, ...]:
+    """A dither as Numba takes it, from value `start` on; whether there is one comes first."""
+    given = dither or Dither(Key(), 0, 0, 0, 0)
+    counter, times = (given.offset + start) // 8, given.times & 0xFFFF
+    return given is dither, key_words(given.key), counter, times, given.shift, given.centre

@@ -19,7 +19,8 @@ from numba.extending import intrinsic
 
 config: Any = numba_config
 
-_I8, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_F32 = ir.FloatType()
 
 
 def _intrinsic(result: Any, arguments: tuple[Any, ...], build: Callable[..., Any]) -> Any:
@@ -83,6 +84,11 @@ def _build_level(builder: Any, code: Any, levels: Any) -> Any:
     return builder.sitofp(builder.sub(builder.zext(code, _I32), levels), _F32)
 
 
+def _build_wide_level(builder: Any, low: Any, high: Any, zero: Any) -> Any:
+    code = builder.or_(builder.zext(low, _I32), builder.shl(builder.zext(high, _I32), _I32(8)))
+    return builder.sitofp(builder.sub(code, zero), _F32)
+
+
 def _build_field(builder: Any, words: Any, code: Any, place: Any) -> Any:
     return builder.or_(words, builder.shl(builder.zext(code, _I32), place))
 
@@ -111,6 +117,7 @@ floor16 = _intrinsic(_u8, (_i32, _i32, _u16), _build_floor)
 wrapped_floor = _intrinsic(_u8, (_i32, _u8, _u16), _build_wrapped_floor)
 exact_level = _intrinsic(_f32, (_u8, _u8, _u16), _build_exact_level)
 level = _intrinsic(_f32, (_u8, _i32), _build_level)
+wide_level = _intrinsic(_f32, (_u8, _u8, _i32), _build_wide_level)
 or8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.or_(x, y))
 and8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.and_(x, y))
 shl8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.shl(x, y))
@@ -123,6 +130,9 @@ shr32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.lshr(x, y))
 and32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.and_(x, y))
 signed_difference = _intrinsic(_f32, (_u32, _u32), lambda b, x, y: b.sitofp(b.sub(x, y), _F32))
 add16 = _intrinsic(_u16, (_u16, _u16), lambda b, x, y: b.add(x, y))
+add_code = _intrinsic(_u16, (_u16, _u8), lambda b, x, y: b.add(x, b.zext(y, _I16)))
+low8 = _intrinsic(_u8, (_u16,), lambda b, x: b.trunc(x, _I8))
+high8 = _intrinsic(_u8, (_u16,), lambda b, x: b.trunc(b.lshr(x, _I16(8)), _I8))
 high_half = _intrinsic(_u32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
 centred = _intrinsic(_f32, (_u32, _i32), _build_centred)
 

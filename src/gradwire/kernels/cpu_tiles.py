@@ -9,6 +9,7 @@ from numba import types
 from numba.extending import overload
 
 from gradwire.kernels.cpu_intrinsics import (
+    add16,
     add32,
     and8,
     as_bits,
@@ -58,6 +59,14 @@ def random_tile(words, size, base, key):  # type: ignore[no-untyped-def]
         words[stride + j] = b
         words[2 * stride + j] = c
         words[3 * stride + j] = d
+
+
+@jit
+def rotate(dither, shift):  # type: ignore[no-untyped-def]
+    """Add `shift` to 16-bit words, which wrap."""
+    shift = np.uint16(shift)
+    for i in range(len(dither)):
+        dither[i] = add16(dither[i], shift)
 
 
 def widen(x: Any, start: int, stop: int, tile: Any) -> None:

@@ -17,6 +17,8 @@ Neighbouring values thus go to neighbouring bytes, and every loop is a long vect
 from __future__ import annotations
 
 TILE = 512
+MAX_WIDTH = 16
+"""Bits of the widest packed code."""
 MAX_BLOCK = 1 << 31
 MIN_SCALE = 2.0**-100
 """Scales below this are raised to it, so that 1 / scale is finite. Zeros stay exact zeros."""

@@ -32,17 +32,21 @@ from gradwire.kernels.reference_sparse import (
     select,
 )
 from gradwire.kernels.reference_subspace import combine
+from gradwire.kernels.reference_sums import add_packed, dequantize_sum
 from gradwire.kernels.reference_tiles import block_scales, philox
 
 __all__ = [
     "add_nested",
+    "add_packed",
     "block_scales",
     "combine",
     "compact",
     "count_bits",
     "dequantize",
     "dequantize_dithered",
-    "dequantize_fields", "dequantize_mean",
+    "dequantize_fields",
+    "dequantize_mean",
+    "dequantize_sum",
     "elias_decode",
     "elias_encode",
     "elias_sizes",
@@ -77,20 +81,22 @@ def quantize(
     norm: str | None,
     key: Key,
     offset: int = 0,
+    shift: int = 0,
 ) -> None:
     """Round x / scale * levels to an integer up or down at random, and pack it.
 
     The code of a value is that integer plus `levels`, in [0, 2 * levels]. The fraction is kept
     to 16 bits, rounded to nearest, and met by 16 random bits: the bias is at most 2^-17 of a
     step, and levels / 128 * 2^-16 more for the rounding of the product. `norm` says which scales
-    to compute first; None takes them as given. A block whose scale is NaN gets zero codes.
+    to compute first; None takes them as given. A block whose scale is NaN gets zero codes. `shift`
+    is added to the random bits, modulo 2^16.
     """
     if norm is not None:
         block_scales(x, scales, block=block, norm=norm)
     for start, stop, rows, size in tiles.tiles(x.numel()):
         values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
         scale = tiles.scale_of_values(scales, start, rows, size, block)
-        dither = tiles.half_words((offset + start) // 8, rows, size, key)
+        dither = (tiles.half_words((offset + start) // 8, rows, size, key) + shift) & 0xFFFF
         packed = pack(tiles.stochastic_code(values, scale, dither, levels), width)
         at = packed_nbytes(start, width)
         codes[at : at + packed.numel()] = packed

@@ -24,10 +24,7 @@ def quantize_fields(
     offset: int = 0,
     shift: int = 0,
 ) -> None:
-    """As `quantize`, but into fields of `width` bits of `words` (int32).
-
-    The random 16 bits of a value are added to `shift`, modulo 2^16.
-    """
+    """As `quantize`, but into fields of `width` bits of `words` (int32)."""
     if norm is not None:
         tiles.block_scales(x, scales, block=block, norm=norm)
     for start, stop, rows, size in tiles.tiles(x.numel()):
@@ -58,20 +55,38 @@ def dequantize_fields(
     With a `dither` the value between levels that it stands for takes the place of the level, but
     where the scale is the least there is: such a block holds zeros, and they stay zeros.
     """
-    ratio = torch.tensor(weight / levels, dtype=torch.float32)
     for start, stop, rows, size in tiles.tiles(out.numel()):
         at, count = num_words(start, width), rows * words_per_tile(size, width)
         field = _unpack(words[at : at + count].view(rows, -1), width)[:, :size]
-        level = (field - terms * levels).float()
-        unit = tiles.scale_of_values(scales, start, rows, size, block) * ratio
-        if dither is not None:
-            least = tiles.scale_of_values(scales, start, rows, size, block) <= MIN_SCALE
-            unit = torch.where(least, 0.0, unit)
-            random = tiles.half_words((dither.offset + start) // 8, rows, size, dither.key)
-            drawn = (dither.times * random + dither.shift) & 0xFFFF
-            level = level + (dither.centre - 2 * drawn).float() * 2.0**-17
-        values = (level * unit).view(-1)[: stop - start]
-        out[start:stop] = out[start:stop] + values if accumulate else values
+        store_levels(
+            field - terms * levels, scales, out, start, stop, ratio=weight / levels, block=block,
+            accumulate=accumulate, dither=dither,
+        )  # fmt: skip
+
+
+def store_levels(
+    level: Tensor,
+    scales: Tensor,
+    out: Tensor,
+    start: int,
+    stop: int,
+    *,
+    ratio: float,
+    block: int | None,
+    accumulate: bool,
+    dither: Dither | None,
+) -> None:
+    """Write, or add, ratio * scale * level to out[start:stop], for tiles of levels."""
+    rows, size = level.shape
+    scale = tiles.scale_of_values(scales, start, rows, size, block)
+    unit, level = scale * torch.tensor(ratio, dtype=torch.float32), level.float()
+    if dither is not None:
+        unit = torch.where(scale <= MIN_SCALE, 0.0, unit)
+        random = tiles.half_words((dither.offset + start) // 8, rows, size, dither.key)
+        drawn = (dither.times * random + dither.shift) & 0xFFFF
+        level = level + (dither.centre - 2 * drawn).float() * 2.0**-17
+    values = (level * unit).view(-1)[: stop - start]
+    out[start:stop] = out[start:stop] + values if accumulate else values
 
 
 def _pack(code: Tensor, width: int) -> Tensor:
