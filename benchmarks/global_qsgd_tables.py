@@ -46,16 +46,26 @@ def print_errors():
             print(f"| {correlation} | {world} | " + " | ".join(cells) + " |")
 
 
+def sent_bits(codec, world, collective):
+    """Bits that a worker sends for each value, norms included."""
+    numel, share = 512_000, (world - 1) / world
+    norms = 32 / 512 * (world - 1 if world <= 8 else 2 * share)
+    if collective == "all_reduce":
+        return norms + 2 * share * 8 * codec.term_nbytes(numel, world) / numel
+    code = 8 * codec.code_nbytes(numel, world) / numel
+    total = 8 * codec.total_nbytes(numel, world) / numel
+    return norms + (code if world == 2 else share * (code + total))
+
+
 def print_sizes():
-    numel = 512_000
-    print("| workers | " + " | ".join(f"{bits} bits" for bits in range(2, 9)) + " |")
-    print("|---" * 8 + "|")
-    for world in (1, *WORLDS, 1024):
-        sizes = [
-            8 * gw.GlobalQSGD(bits=bits).term_nbytes(numel, world) / numel + 32 / 512
-            for bits in range(2, 9)
-        ]
-        print(f"| {world} | " + " | ".join(f"{size:.2f}" for size in sizes) + " |")
+    for collective in ("code_reduce", "all_reduce"):
+        print(f"{collective}:")
+        print("| workers | " + " | ".join(f"{bits} bits" for bits in range(2, 9)) + " |")
+        print("|---" * 8 + "|")
+        for world in WORLDS:
+            codecs = [gw.GlobalQSGD(bits=bits) for bits in range(2, 9)]
+            sizes = [sent_bits(codec, world, collective) for codec in codecs]
+            print(f"| {world} | " + " | ".join(f"{size:.2f}" for size in sizes) + " |")
 
 
 def best(run, rounds=7):
@@ -69,27 +79,24 @@ def best(run, rounds=7):
 
 
 def speeds(codec, x, y, world):
-    """Norms, a term, a payload, the total, and two terms to one."""
+    """Norms, codes, a payload, the total of all workers' codes, and what it decodes to."""
     key, shared = gw.Key(), codec.statistics(x)
     how = {"world": world, "shared": shared}
-    term = torch.zeros(codec.term_nbytes(NUMEL, world), dtype=torch.uint8)
+    codes = torch.zeros(world, codec.code_nbytes(NUMEL, world), dtype=torch.uint8)
+    total = torch.zeros(codec.total_nbytes(NUMEL, world), dtype=torch.uint8)
     payload = torch.zeros(codec.max_nbytes(NUMEL), dtype=torch.uint8)
     yield best(lambda: codec.statistics(x))
-    yield best(lambda: codec.encode_term(x, term, key, 0, **how))
+    yield best(lambda: codec.encode_code(x, codes[0], key, 0, **how))
     yield best(lambda: codec.encode_into(x, payload, key))
-    yield best(lambda: codec.decode_sum(term, y, key, 0, **how))
-    if isinstance(codec, gw.ReducibleCodec):
-        other = term.clone()
-        yield best(lambda: codec.reduce_term(term, other, key, 0))
-    else:
-        yield math.nan
+    yield best(lambda: codec.add_codes(codes, total, NUMEL, key, 0))
+    yield best(lambda: codec.decode_total(total, y, key, 0, **how))
 
 
 def print_speeds(world=4):
     torch.set_num_threads(1)
     x = torch.randn(NUMEL)
     y = x.clone()
-    print("| codec | norms | encode a term | encode a payload | decode | add two terms | memcpy |")
+    print(f"| codec | norms | encode | encode a payload | add those of {world} | decode | memcpy |")
     print("|---" * 7 + "|")
     for dither, bits in (("linear", 4), ("subtractive", 4), ("exponential", 4), ("exponential", 8)):
         codec = gw.GlobalQSGD(bits=bits, dither=dither)

@@ -26,7 +26,7 @@ STEPS = 2
 VARIANTS = [
     ("none", "all_reduce"),
     ("fp16", "all_reduce"),
-    ("global-qsgd:bits=4", "all_reduce"),
+    ("global-qsgd:bits=4", "code_reduce"),
     ("global-qsgd:bits=4,dither=exponential", "code_reduce"),
     ("qsgd:bits=4", "two_shot"),
     ("qsgd:bits=4", "all_gather"),

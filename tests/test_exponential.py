@@ -339,7 +339,7 @@ def test_bad_settings_are_refused():
         gw.GlobalQSGD(levels=5, dither="exponential")
     with pytest.raises(ValueError, match="`bits` must be an integer from 2 to 8, got 9"):
         gw.GlobalQSGD(bits=9, dither="exponential")
-    with pytest.raises(ValueError, match="must be one of linear, subtractive, exponential, got 3"):
+    with pytest.raises(ValueError, match="must be one of exponential, linear, subtractive, got 3"):
         gw.GlobalQSGD(dither=3)
     for bits, most in ((2, 1), (3, 4), (4, 64)):
         codec = gw.GlobalQSGD(bits=bits, dither="exponential")

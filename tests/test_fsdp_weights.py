@@ -139,18 +139,22 @@ def test_replicas_of_hsdp_compute_with_the_same_bits(worlds):
 def count(rank, weights):
     module = shard()
     handle = gw.attach(module, gw.QSGD(), weights=weights)
-    sent, gather = [], dist.all_gather_single
+    sent, gather, send = [], dist.all_gather_single, dist.isend
 
-    def counting(out, tensor, **options):
+    def counting_gather(out, tensor, **options):
         sent.append((dist.get_world_size() - 1) * tensor.nbytes)
         return gather(out, tensor, **options)
 
-    dist.all_gather_single = counting
+    def counting_send(tensor, **options):
+        sent.append(tensor.nbytes)
+        return send(tensor, **options)
+
+    dist.all_gather_single, dist.isend = counting_gather, counting_send
     try:
         for step in range(3):
             train_step(module, rank, step)
     finally:
-        dist.all_gather_single = gather
+        dist.all_gather_single, dist.isend = gather, send
     return sum(sent), handle.stats()
 
 

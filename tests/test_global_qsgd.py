@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import gradwire as gw
-from gradwire.codecs import global_qsgd
+from gradwire.codecs import uniform
 from gradwire.kernels import cpu, fields, reference
 from gradwire.kernels.layout import num_blocks, packed_nbytes
 from gradwire.kernels.reference_pack import pack_codes, unpack_codes
@@ -169,7 +169,7 @@ def test_nothing_overflows_with_every_worker_at_its_extreme(
     assert check_extremes(codec, world, collective)
     true_width = fields.field_width
     monkeypatch.setattr(
-        global_qsgd, "field_width", lambda s, n: true_width(s, n) - (n > 1 or world == 1)
+        uniform, "field_width", lambda s, n: true_width(s, n) - (n > 1 or world == 1)
     )
     assert not check_extremes(codec, world, collective), "a sum of one bit less must fail"
 
@@ -415,7 +415,7 @@ def test_equal_vectors_leave_an_nth_of_the_error(world, monkeypatch):
         return float(errors(codec, vectors, 10).square().mean(0).sum() / expected)
 
     assert ratio() == pytest.approx(1, rel=0.02)
-    monkeypatch.setattr(global_qsgd, "_shift", lambda key, world: 0)
+    monkeypatch.setattr(uniform, "_shift", lambda key, world: 0)
     assert ratio() > 1.5, "dithers that are not spread must fail"
 
 
@@ -458,7 +458,7 @@ def test_all_permutations_are_drawn():
     seen = set()
     for step in range(300):
         keys = [gw.Key(step=step, rank=rank) for rank in range(3)]
-        shifts = tuple(global_qsgd._shift(key, 3) for key in keys)
+        shifts = tuple(uniform._shift(key, 3) for key in keys)
         assert sorted(shifts) == [0, 21845, 43690]
         seen.add(shifts)
     assert len(seen) == 6
@@ -472,7 +472,7 @@ def test_the_sum_of_dithers_is_rebuilt_from_one(world):
     total = sum((word + shift) & 0xFFFF for shift in shifts)
     rebuilt = (world * word) & 0xFFFF
     assert (total - rebuilt == sum(shifts)).all()
-    assert global_qsgd._centre(world) == 65_535 * world - 2 * sum(shifts)
+    assert uniform._centre(world) == 65_535 * world - 2 * sum(shifts)
 
 
 # What it costs, and what it refuses.
@@ -521,7 +521,7 @@ def test_bytes_are_those_of_the_norms_the_codes_and_the_totals(worlds, size):
         ({"bits": 2, "levels": 7}, "needs 4 bits, got `bits=2`; give one of the two"),
         ({"norm": "l1"}, "`norm` must be one of max, l2, l2-max, max-l2, got 'l1'"),
         ({"block": 100}, "`block` must be a power of two from 8 to 512, .* got 100"),
-        ({"dither": "triangular"}, "`dither` must be one of linear, .* got 'triangular'"),
+        ({"dither": "triangular"}, "`dither` must be one of exponential, .* got 'triangular'"),
     ],
 )
 def test_bad_settings_are_refused(settings, match):

@@ -38,7 +38,8 @@ def attach(
     policy: which parameters travel otherwise, and for how many steps all do.
     scaler: what scales the loss, if anything does: residuals are in the same scale, and a copy of
         them undoes the steps that it skips.
-    collective: "all_reduce", "all_gather" or "two_shot"; by default what suits the codec.
+    collective: "all_reduce", "all_gather", "two_shot" or "code_reduce"; by default what suits the
+        codec.
     error_feedback: add what was lost in a step to the next; by default for biased codecs only.
     min_numel: short for `policy=Policy(min_numel=...)`.
     seed: of the random streams; runs with the same seed and data are the same bit for bit.

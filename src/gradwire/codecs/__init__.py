@@ -17,6 +17,7 @@ from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.gradiveq import GradiVeQ
 from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
+from gradwire.codecs.uniform import UniformGlobalQSGD as UniformGlobalQSGD
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ REGISTRY: dict[str, Entry] = {
     ),
     "global-qsgd": Entry(
         GlobalQSGD,
-        "levels of a norm that all workers share, summed by the network (Xin et al. 2023)",
+        "levels of a norm that all workers share, summed without decoding (Xin et al. 2023)",
         (
             "global-qsgd",
             "global-qsgd:bits=8,norm=l2-max,block=64",
