@@ -191,6 +191,15 @@ def test_nothing_overflows_over_gloo(worlds, size, dither):
             assert error.abs().max() <= (1e-5 if dither == "linear" else step / 2 + 1e-5)
 
 
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("dither", DITHERS)
+def test_the_network_and_the_owners_give_the_same_bits(world, dither):
+    for bits, numel in itertools.product((2, 4, 8), (1, 513, 5003)):
+        codec, vectors = gw.GlobalQSGD(bits=bits, dither=dither), gaussian(world, numel)
+        by_network = gw.simulate(codec, vectors, KEY, "all_reduce")
+        assert torch.equal(by_network, gw.simulate(codec, vectors, KEY, "code_reduce"))
+
+
 # The mean.
 
 
