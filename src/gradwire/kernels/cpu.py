@@ -51,6 +51,7 @@ from gradwire.kernels.cpu_tiles import (
     round_block,
     scale_of_tiles,
     scales_in_tile,
+    store_codes,
     unpack_tile,
 )
 from gradwire.kernels.layout import TILE, packed_nbytes
@@ -133,21 +134,11 @@ def _quantize(x, scales, packed, levels, width, block, norm, key, counter, shift
 @jit
 def _dequantize(scales, packed, out, levels, width, block, ratio, accumulate):  # type: ignore[no-untyped-def]
     codes = np.empty(TILE, np.uint8)
-    span = min(block, TILE)
     zero = np.int32(levels)
     for at in range(0, len(out), TILE):
         count = min(TILE, len(out) - at)
         unpack_tile(packed[at // 8 * width :], -(-count // 8) * 8, width, codes)
-        for a in range(0, count, span):
-            b = min(a + span, count)
-            unit = scales[(at + a) // block] * ratio
-            code, target = codes[a:b], out[at + a : at + b]
-            if accumulate:
-                for i in range(b - a):
-                    target[i] += level(code[i], zero) * unit
-            else:
-                for i in range(b - a):
-                    target[i] = level(code[i], zero) * unit
+        store_codes(codes, zero, scales, out, at, count, block, ratio, accumulate)
 
 
 @jit

@@ -8,7 +8,7 @@ from torch import Tensor
 from gradwire.kernels.cpu_calls import array, spread
 from gradwire.kernels.cpu_fields import dither_words, store_levels
 from gradwire.kernels.cpu_intrinsics import add_code, high8, jit, level, low8, wide_level
-from gradwire.kernels.cpu_tiles import pack_tile, unpack_tile
+from gradwire.kernels.cpu_tiles import pack_tile, store_codes, unpack_tile
 from gradwire.kernels.fields import Dither
 from gradwire.kernels.layout import TILE, packed_nbytes
 
@@ -44,8 +44,8 @@ def _dequantize_sum(scales, total, out, width, zero, block, ratio, accumulate, d
         size, packed = -(-count // 8) * 8, total[at // 8 * width :]
         if width <= 8:
             unpack_tile(packed, size, width, part)
-            if not dither[0] and not accumulate:
-                _store(part, zero, scales, out, at, count, block, ratio)
+            if not dither[0]:
+                store_codes(part, zero, scales, out, at, count, block, ratio, accumulate)
                 continue
             for i in range(size):
                 levels[i] = level(part[i], zero)
@@ -54,18 +54,6 @@ def _dequantize_sum(scales, total, out, width, zero, block, ratio, accumulate, d
             for i in range(size):
                 levels[i] = wide_level(packed[i], part[i], zero)
         store_levels(levels, scales, out, at, count, block, ratio, accumulate, dither, words)
-
-
-@jit
-def _store(codes, zero, scales, out, at, count, block, ratio):  # type: ignore[no-untyped-def]
-    """As `store_levels`, straight from codes; the most common case by far."""
-    span = min(block, TILE)
-    for a in range(0, count, span):
-        b = min(a + span, count)
-        unit = scales[(at + a) // block] * ratio
-        code, target = codes[a:b], out[at + a : at + b]
-        for i in range(b - a):
-            target[i] = level(code[i], zero) * unit
 
 
 def add_packed(codes: Tensor, total: Tensor, *, numel: int, width: int, total_width: int) -> None:
@@ -78,9 +66,7 @@ def add_packed(codes: Tensor, total: Tensor, *, numel: int, width: int, total_wi
 
     def run(start: int, stop: int) -> None:
         rest, into = packed_nbytes(start, width), packed_nbytes(start, total_width)
-        _add_packed(
-            flat[rest:], stride, rows, sums[into:], stop - start, width, total_width
-        )  # fmt: skip
+        _add_packed(flat[rest:], stride, rows, sums[into:], stop - start, width, total_width)
 
     spread(numel, TILE, run)
 

@@ -20,6 +20,7 @@ from gradwire.kernels.cpu_intrinsics import (
     fp16_bits,
     inline,
     jit,
+    level,
     magnitude_bits,
     mul32,
     mulhi32,
@@ -248,3 +249,19 @@ def unpack_tile(packed, size, width, codes):  # type: ignore[no-untyped-def]
                         part[k] = or8(part[k], shl8(and8(shr8(source[k], place), mask), shift))
             start += stride
             shift = np.uint8(shift + bits)
+
+
+@jit
+def store_codes(codes, zero, scales, out, at, count, block, ratio, accumulate):  # type: ignore[no-untyped-def]
+    """The codes of the tile at `at`, less `zero`, to values: written to `out`, or added."""
+    span = min(block, TILE)
+    for a in range(0, count, span):
+        b = min(a + span, count)
+        unit = scales[(at + a) // block] * ratio
+        code, target = codes[a:b], out[at + a : at + b]
+        if accumulate:
+            for i in range(b - a):
+                target[i] += level(code[i], zero) * unit
+        else:
+            for i in range(b - a):
+                target[i] = level(code[i], zero) * unit
