@@ -26,19 +26,23 @@ def edge_sizes(codec: gw.Codec) -> list[int]:
     return sorted({0, 1, 7, 8, 9, max(block - 1, 0), block, block + 1, 513, 3 * 512 + 5})
 
 
-def said_by_terms(codec: gw.SummableCodec, vectors: list[Tensor], key: gw.Key) -> list[Tensor]:
-    """What the term of each worker says of its vector."""
+def said(codec: gw.Codec, vectors: list[Tensor], key: gw.Key, collective: str) -> list[Tensor]:
+    """What the term or the codes of each worker say of its vector."""
     world, numel = len(vectors), vectors[0].numel()
-    statistics = torch.stack([codec.statistics(x) for x in vectors])
-    shared = statistics.amax(0) if codec.statistics_op == "max" else statistics.sum(0)
-    said = []
+    statistics = [codec.statistics(x) for x in vectors]
+    shared = statistics[0]
+    for other in statistics[1:]:
+        shared = torch.maximum(shared, other) if codec.statistics_op == "max" else shared + other
+    kind = "term" if collective == "all_reduce" else "code"
+    size = getattr(codec, f"{kind}_nbytes")(numel, world)
+    found = []
     for rank, x in enumerate(vectors):
-        term = torch.empty(codec.term_nbytes(numel, world), dtype=torch.uint8)
+        message = torch.empty(size, dtype=torch.uint8)
         own, minus = key.of(rank=rank), torch.zeros(numel)
-        codec.encode_term(x, term, own, 0, world=world, shared=shared)
-        codec.subtract_term(term, minus, own, 0, world=world, shared=shared)
-        said.append(-minus)
-    return said
+        getattr(codec, f"encode_{kind}")(x, message, own, 0, world=world, shared=shared)
+        getattr(codec, f"subtract_{kind}")(message, minus, own, 0, world=world, shared=shared)
+        found.append(-minus)
+    return found
 
 
 def bias_z(codec: gw.Codec, x: Tensor, draws: int) -> Tensor:

@@ -10,26 +10,22 @@ import gradwire as gw
 from gradwire import collectives
 from gradwire.link import Link
 from gradwire.parts import Part, cut, whole
+from gradwire.raw import SmallParts
 from gradwire.reducer import Reducer
-from laws import EXAMPLES, block_of
+from gradwire.route import Route
+from laws import EXAMPLES
 from world import data
 
 SIZES = (2, 3, 4)
 KEY = gw.Key(seed=9, step=4, tensor=0)
 
 
-def sums_floats(codec):
-    """Terms, or the statistics of a block."""
-    terms = isinstance(codec, gw.SummableCodec) and codec.sum_dtype.is_floating_point
-    return terms or getattr(codec, "statistics_op", "max") == "sum"
-
-
-def vectors(world, numel, codec, seed=0):
+def vectors(world, numel, codec, collective, seed=0):
     """Different data on every rank. Where floats are summed by the network, whose order is its
     own, only one rank is nonzero at a time, so that any order gives the same bits."""
     rows = [data(rank, numel, seed) for rank in range(world)]
-    if sums_floats(codec):
-        turn = torch.arange(numel) // block_of(codec, numel) % world
+    if codec.name == "none" and collective == "all_reduce":
+        turn = torch.arange(numel) % world
         rows = [torch.where(turn == rank, row, 0.0) for rank, row in enumerate(rows)]
     return rows
 
@@ -43,7 +39,7 @@ def reduce_all(rank, specs, numels):
         options += ["all_reduce"] if isinstance(codec, gw.SummableCodec) else []
         options += ["code_reduce"] if isinstance(codec, gw.ReducibleCodec) else []
         for collective in options:
-            x = vectors(dist.get_world_size(), numel, codec)[rank].clone()
+            x = vectors(dist.get_world_size(), numel, codec, collective)[rank].clone()
             parts = [Part(x, KEY.tensor)]
             collectives.COLLECTIVES[collective](Link(), codec, whole(parts), KEY)
             results[spec, numel, collective] = x
@@ -57,7 +53,7 @@ def test_ranks_equal_each_other_and_simulate(worlds, size):
         for rank, answer in enumerate(answers):
             assert torch.equal(answer[spec, numel, collective], result), (spec, numel, rank)
         codec = gw.parse(spec)
-        expected = gw.simulate(codec, vectors(size, numel, codec), KEY, collective)
+        expected = gw.simulate(codec, vectors(size, numel, codec, collective), KEY, collective)
         assert torch.equal(result, expected), (spec, numel, collective)
 
 
@@ -119,7 +115,8 @@ def test_bytes_are_those_of_the_buffers(worlds, size):
     message = gw.QSGD(bits=4).max_nbytes(numel)
     expected = {
         ("none", "all_reduce"): 2 * (size - 1) * 4 * numel // size,
-        ("fp16", "all_reduce"): 2 * (size - 1) * 2 * numel // size,
+        ("none", "code_reduce"): 2 * (size - 1) * 4 * numel // size,
+        ("fp16", "code_reduce"): 2 * (size - 1) * 2 * numel // size,
         ("qsgd:bits=4", "all_gather"): (size - 1) * message,
         ("qsgd:bits=4", "two_shot"): 2 * (size - 1) * message // size,
     }
@@ -136,7 +133,7 @@ def reduce_with_residual(rank, spec, collective, steps):
     reducer = Reducer(link, gw.parse(spec), collective=collective, error_feedback=True, min_numel=0)
     sent, got = torch.zeros(3000), torch.zeros(3000)
     for step in range(steps):
-        x = vectors(link.size, 3000, reducer.codec, seed=step)[rank].clone()
+        x = vectors(link.size, 3000, reducer.codec, collective, seed=step)[rank].clone()
         sent += x
         reducer.reduce(x, [Part(x, 0)])
         got += x
@@ -145,16 +142,20 @@ def reduce_with_residual(rank, spec, collective, steps):
 
 
 @pytest.mark.parametrize(
-    ("spec", "collective"),
+    ("spec", "collective", "size"),
     [
-        ("fp16", "all_reduce"),
-        ("bf16", "all_reduce"),
-        ("qsgd:bits=3", "all_gather"),
-        ("global-qsgd:bits=3", "all_reduce"),
-        ("global-qsgd:bits=3,dither=subtractive", "all_reduce"),
+        ("fp16", "code_reduce", 2),  # among more the mean is rounded again, see test_cast.py
+        ("bf16", "code_reduce", 2),
+        ("bf16", "all_gather", 3),
+        ("none", "code_reduce", 3),
+        ("qsgd:bits=3", "all_gather", 2),
+        ("qsgd:bits=3", "all_gather", 3),
+        ("global-qsgd:bits=3", "all_reduce", 3),
+        ("global-qsgd:bits=3", "code_reduce", 3),
+        ("global-qsgd:bits=3,dither=subtractive", "all_reduce", 2),
+        ("global-qsgd:bits=3,dither=subtractive", "all_reduce", 3),
     ],
 )
-@pytest.mark.parametrize("size", [2, 3])
 def test_what_was_lost_is_in_the_residuals(worlds, spec, collective, size):
     """The sum of the means plus the mean residual is the mean of the sums: nothing is lost."""
     answers = worlds[size].run(reduce_with_residual, spec, collective, 10)
@@ -162,6 +163,81 @@ def test_what_was_lost_is_in_the_residuals(worlds, spec, collective, size):
     residual = torch.stack([answer[2] for answer in answers]).mean(0)
     got = answers[0][1]
     torch.testing.assert_close(got + residual, sent, rtol=0, atol=1e-5)
+
+
+def residual_of_one_step(rank, spec, collective):
+    """Of the first step, in which nothing is owed yet."""
+    reducer = Reducer(
+        Link(),
+        gw.parse(spec),
+        collective=collective,
+        error_feedback=True,
+        min_numel=0,
+        seed=KEY.seed,
+    )
+    reducer.step = KEY.step
+    x = data(rank, 3000)
+    reducer.reduce(x, [Part(x, 0)])
+    return reducer.residuals[0]
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "two_shot"])
+def test_a_residual_is_what_the_own_payload_lost(worlds, collective):
+    """Not what was lost of the mean, which `two_shot` encodes a second time."""
+    codec = gw.QSGD(bits=3)
+    for rank, residual in enumerate(worlds[3].run(residual_of_one_step, "qsgd:bits=3", collective)):
+        own, x = KEY.of(rank=rank), data(rank, 3000)
+        assert torch.equal(residual, x - codec.decode(codec.encode(x, own), 3000, own))
+
+
+def test_a_second_rounding_that_nobody_feeds_back_is_refused():
+    for codec in (gw.Cast("bf16"), gw.FFTSparse()):
+        with pytest.raises(ValueError, match=r"two_shot encodes the mean once more.*`all_gather`"):
+            Route.of(codec, 4, collective="two_shot")
+        assert Route.of(codec, 4, collective="all_gather").error_feedback
+        assert not Route.of(codec, 4, collective="two_shot", error_feedback=False).error_feedback
+    assert Route.of(gw.QSGD(), 4, collective="two_shot", error_feedback=True).error_feedback
+
+
+def sum_rows(rank, numel):
+    link, x = Link(), data(rank, numel).double() * 10.0 ** data(rank, numel, seed=1)
+    single = x.float()
+    link.sum_in_order(x)
+    link.sum_in_order(single)
+    by_owners = data(rank, numel)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gradwire.link._FEW", 0)
+        link.sum_in_order(by_owners)
+    return x, single, by_owners
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_sums_in_order_are_those_of_a_loop(worlds, size):
+    for numel in (1, 5, 1000):
+        expected = [torch.zeros(numel).double(), torch.zeros(numel), torch.zeros(numel)]
+        for rank in range(size):
+            x = data(rank, numel).double() * 10.0 ** data(rank, numel, seed=1)
+            terms = x, x.float(), data(rank, numel)
+            expected = [total + term for total, term in zip(expected, terms, strict=True)]
+        for answer in worlds[size].run(sum_rows, numel):
+            assert all(torch.equal(a, b) for a, b in zip(answer, expected, strict=True))
+
+
+def reduce_small(rank, order):
+    """Six parameters that travel raw, seen in this order."""
+    parts = [Part(data(rank, 1000 + 37 * i, seed=i), i) for i in range(6)]
+    small = SmallParts()
+    for i in order:
+        small.add([parts[i]])
+    small.job()(Link())
+    return [part.values for part in parts]
+
+
+def test_small_parts_do_not_depend_on_the_order_of_buckets(worlds):
+    """A ring adds in an order that depends on the place in the message."""
+    first = worlds[3].run(reduce_small, range(6))[0]
+    again = worlds[3].run(reduce_small, (4, 1, 0, 5, 3, 2))[0]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 def test_shards_are_even_and_cut_at_the_grain():
@@ -189,10 +265,12 @@ def test_what_may_not_be_cut_stays_whole():
 def test_payloads_that_cannot_be_summed_are_refused():
     with pytest.raises(TypeError, match="cannot be summed by all_reduce; use `two_shot`"):
         collectives.check(gw.QSGD(), "all_reduce")
-    with pytest.raises(TypeError, match="cannot be summed by all_reduce; use `two_shot`"):
+    with pytest.raises(TypeError, match="cannot be summed by all_reduce; use `code_reduce`"):
         collectives.check(gw.GlobalQSGD(dither="exponential"), "all_reduce")
-    with pytest.raises(TypeError, match="cannot be added as codes; use `all_reduce`, or a codec"):
-        collectives.check(gw.Cast("fp16"), "code_reduce")
+    with pytest.raises(TypeError, match="cannot be summed by all_reduce; use `code_reduce`, or a"):
+        collectives.check(gw.Cast("fp16"), "all_reduce")
+    with pytest.raises(TypeError, match="cannot be added as codes; use `two_shot`, or a codec"):
+        collectives.check(gw.QSGD(), "code_reduce")
     for collective in ("all_reduce", "code_reduce"):
         collectives.check(gw.GlobalQSGD(), collective, world=64)
     with pytest.raises(ValueError, match="must be one of all_reduce, all_gather, two_shot"):

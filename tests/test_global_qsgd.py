@@ -9,10 +9,10 @@ import torch.distributed as dist
 
 import gradwire as gw
 from gradwire.codecs import uniform
-from gradwire.kernels import cpu, fields, reference
+from gradwire.kernels import cpu, fields, reference, reference_tiles
 from gradwire.kernels.layout import num_blocks, packed_nbytes
 from gradwire.kernels.reference_pack import pack_codes, unpack_codes
-from laws import said_by_terms
+from laws import said
 from world import data
 
 WORLDS = [2, 3, 4, 7, 8]
@@ -308,7 +308,7 @@ def test_linear_error_is_the_exact_formula(norm, world, settings):
 
 
 def nonzeros(codec, vectors, key=KEY):
-    return sum(int((said != 0).sum()) for said in said_by_terms(codec, vectors, key))
+    return sum(int((x != 0).sum()) for x in said(codec, vectors, key, "all_reduce"))
 
 
 @pytest.mark.parametrize("world", [1, 4, 16])
@@ -461,6 +461,23 @@ def test_the_subtractive_error_knows_nothing_of_the_data():
     assert float(near) == pytest.approx(1 / 12, rel=0.05)
     linear = (errors(gw.GlobalQSGD(bits=3), [x], 4) / step).flatten()
     assert float(linear[(phase < 0.1) | (phase > 0.9)].square().mean()) < 0.6 / 12
+
+
+def first_dithers(key, world):
+    """Those of the worker of `key` at the first values: eq. (7), in 2^-16."""
+    words = reference_tiles.half_words(0, 1, 16, key.of(rank=0)).view(-1)[:4]
+    return (words + uniform._shift(key, world)) & 0xFFFF
+
+
+@pytest.mark.parametrize("hop", [None, 0])
+def test_the_permutation_is_independent_of_the_dither(hop, monkeypatch):
+    """A worker's dither is uniform everywhere; the broken twin orders workers by dithers."""
+    if hop is not None:
+        monkeypatch.setattr(uniform, "_PERMUTATION_HOP", hop)
+    keys = [gw.Key(seed=5, step=step) for step in range(300)]
+    dithers = torch.stack([first_dithers(key, 3) for key in keys]) / 65536
+    z = (dithers.mean(0) - 0.5).abs().max() * math.sqrt(12 * len(keys))
+    assert z < 4 if hop is None else z > 8
 
 
 def test_all_permutations_are_drawn():

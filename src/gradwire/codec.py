@@ -39,7 +39,7 @@ class Key:
     """Names one random stream: Philox-4x32 is keyed by `seed` and counts through the rest.
 
     `tensor` is the parameter, `rank` the worker. `hop` is 0 for what a worker encodes of its own,
-    1 for what the owner of a shard encodes for all (`collectives.two_shot`), 2 for what it reduces
+    1 for what the owner of a shard encodes for all (`collectives.two_shot`), 2 for what it adds up
     (`collectives.code_reduce`) and 3 for weights (`collectives.gather_shards`).
     """
 
@@ -189,7 +189,7 @@ class AgreeingCodec(Codec):
     For that they must agree on something, such as common scales, so the workers exchange
     `statistics` first::
 
-        shared = combine(codec.statistics(x) of every worker)    # MAX or SUM, by the network
+        shared = combine(codec.statistics(x) of every worker)    # MAX, or SUM in order of ranks
 
     A codec that needs nothing of the kind has empty statistics. Messages need not say what
     `shared` says, so they may be shorter than payloads.
@@ -199,7 +199,7 @@ class AgreeingCodec(Codec):
     """How statistics are combined: "max" or "sum"."""
 
     def statistics(self, x: Tensor) -> Tensor:
-        """What the network is to combine before anything is encoded (float32)."""
+        """What is to be combined before anything is encoded (float32)."""
         return x.new_empty(0, dtype=torch.float32)
 
 
@@ -241,10 +241,6 @@ class SummableCodec(AgreeingCodec):
     ) -> None:
         """Subtract what this worker's own term says of its vector from `out` (float32)."""
 
-    def remark(self, total: Tensor, world: int) -> tuple[float, ...]:
-        """What the sum of the terms says beside the mean, to a codec that learns."""
-        return ()
-
 
 @dataclass(frozen=True)
 class ReducibleCodec(AgreeingCodec):
@@ -261,6 +257,9 @@ class ReducibleCodec(AgreeingCodec):
     """
 
     collective = "code_reduce"
+
+    in_turn: ClassVar[bool] = False
+    """Do codes go on the wire one message at a time (`turns.py`)? So if they are long."""
 
     @abstractmethod
     def code_nbytes(self, numel: int, world: int) -> int:

@@ -7,6 +7,7 @@ Ranks agree on all of it, so one of them says it for all.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 
 from gradwire.codec import Codec
@@ -22,7 +23,8 @@ class Failures:
     """The rates that were seen last, and what they have cost so far.
 
     If this worker `speaks`, it warns once of parameters whose rate is too high: when the next step
-    begins, and all that were found in this one are known.
+    begins, and all that were found in this one are known. Buckets may end in several threads at
+    once.
     """
 
     def __init__(self, *, speaks: bool) -> None:
@@ -32,14 +34,16 @@ class Failures:
         self._speaks = speaks
         self._step = 0
         self._doubts: dict[Codec, dict[str, float]] = {}
+        self._lock = threading.Lock()
 
     def begin(self, step: int) -> None:
         """Take note of the step that is worked on; others are done with."""
-        if self._doubts and step != self._step and self._speaks:
-            self._speaks = False
-            for codec, rates in self._doubts.items():
-                _logger.warning(_warning(codec, rates))
-        self._step = step
+        with self._lock:
+            if self._doubts and step != self._step and self._speaks:
+                self._speaks = False
+                for codec, rates in self._doubts.items():
+                    _logger.warning(_warning(codec, rates))
+            self._step = step
 
     def is_alone(self, route: Route, part: Part) -> bool:
         """Must the payloads of this part be such as need no others?"""
@@ -59,8 +63,9 @@ class Failures:
                 tensor = piece.part.tensor
                 parts[tensor] = piece.part
                 wrong[tensor] = wrong.get(tensor, 0.0) + rates[tensor] * piece.numel
-        for tensor, part in parts.items():
-            self._learn_one(route, part, wrong[tensor])
+        with self._lock:
+            for tensor, part in parts.items():
+                self._learn_one(route, part, wrong[tensor])
 
     def _learn_one(self, route: Route, part: Part, wrong: float) -> None:
         rate, known = wrong / part.values.numel(), part.tensor in self.rates

@@ -6,17 +6,20 @@ It sends some steps raw, and says how much of a residual these are to deliver.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradwire import collectives
-from gradwire.codec import Key, SummableCodec, is_finite
-from gradwire.learning import Layout, LearningCodec, State
+from gradwire.codec import Key
+from gradwire.codecs.cast import Identity
+from gradwire.collectives.agreeing import Job
+from gradwire.collectives.settling import settle, take, target
+from gradwire.learning import AffineCodec, Layout, LearningCodec, State
 from gradwire.link import Link
 from gradwire.parts import Part, whole
-from gradwire.raw import reduce_joined
 
 
 class Learner:
@@ -28,45 +31,67 @@ class Learner:
         self.states: dict[int, State] = {}
 
     def reduce(self, link: Link, parts: Sequence[Part], key: Key) -> None:
-        """Each part by what its state says: one message of terms, one of raw values."""
-        codecs = [self.codec_for(part) for part in parts]
-        self._reduce_raw(
-            link, [part for part, codec in zip(parts, codecs, strict=True) if codec is None]
-        )
-        terms = [(part, codec) for part, codec in zip(parts, codecs, strict=True) if codec]
-        remarks = self._sum_terms(link, terms, key) if terms else {}
+        """Each part by what its state says: one message of images, one of raw values."""
+        maps = {part.tensor: self.codec_for(part) for part in parts}
+        self._reduce_raw(link, [part for part in parts if maps[part.tensor] is None], key)
+        mapped = [(part, each) for part in parts if (each := maps[part.tensor]) is not None]
+        remarks = self._reduce_images(link, mapped, key) if mapped else {}
         self._learn(link, parts, [remarks.get(part.tensor, ()) for part in parts])
 
-    def codec_for(self, part: Part) -> SummableCodec | None:
+    def codec_for(self, part: Part) -> AffineCodec | None:
         """What encodes this part in this step; None: it travels raw."""
         return self.codec.codec_for(self._state(part), _layout(part))
 
-    def _sum_terms(
-        self, link: Link, terms: Sequence[tuple[Part, SummableCodec]], key: Key
+    def _reduce_images(
+        self, link: Link, mapped: Sequence[tuple[Part, AffineCodec]], key: Key
     ) -> dict[int, tuple[float, ...]]:
-        """Send these parts by their codecs; what each sum remarks."""
-        parts, codecs = [part for part, _ in terms], [codec for _, codec in terms]
-        said = collectives.sum_terms(link, codecs, whole(parts), key)
-        return dict(zip((part.tensor for part in parts), said, strict=True))
+        """Reduce the images of these parts; the energies sent and lost of each."""
+        pieces, maps = whole([part for part, _ in mapped]), [each for _, each in mapped]
+        sources = take(link, pieces)
+        sizes = [each.image_numel for each in maps]
+        images = torch.split(link.floats("images", sum(sizes)), sizes)
+        with link.account.timed("encode"):
+            energies = torch.tensor(
+                [m.project(x, y) for m, x, y in zip(maps, sources, images, strict=True)],
+                dtype=torch.float64,
+            )
+        link.sum_in_order(energies.view(-1))
+        link.account.message(sum(piece.numel for piece in pieces), energies.nbytes)
+        shadows = whole([Part(y, p.part.tensor) for y, p in zip(images, pieces, strict=True)])
+        sums = collectives.sum_codes(link, maps[0].through, shadows, images, key)
+        with link.account.timed("decode"):
+            for piece, source, each, image, (job, total, own) in zip(
+                pieces, sources, maps, images, sums, strict=True
+            ):
+                result = target(link, piece)
+                job.decode(total, image)
+                each.expand(image, result)
+                settle(piece, source, result, partial(_subtract, each, job, own, image))
+        means = (energies / link.size).tolist()
+        return {piece.part.tensor: tuple(m) for piece, m in zip(pieces, means, strict=True)}
 
-    def _reduce_raw(self, link: Link, parts: Sequence[Part]) -> None:
+    def _reduce_raw(self, link: Link, parts: Sequence[Part], key: Key) -> None:
         """Send these parts as they are, with the share of what they owe that is due.
 
         A mean that is not finite has delivered nothing; all ranks see the same one.
         """
         if not parts:
             return
-        due = [
-            (part.values, part.residual, share)
-            for part in parts
-            if part.residual is not None and (share := self.codec.share_due(self._state(part))) > 0
-        ]
-        for values, residual, share in due:
-            values.add_(residual, alpha=share)
-        reduce_joined(link, [part.values for part in parts])
-        for values, residual, share in due:
-            if is_finite(values):
-                residual.mul_(1.0 - share)
+        shares = [self.codec.share_due(self._state(part)) for part in parts]
+        with link.account.timed("encode"):
+            inputs = [
+                part.values if part.residual is None or not share
+                else (part.residual * share).add_(part.values)
+                for part, share in zip(parts, shares, strict=True)
+            ]  # fmt: skip
+        sums = collectives.sum_codes(link, Identity(), whole(parts), inputs, key)
+        link.account.message(sum(part.values.numel() for part in parts), 0)
+        with link.account.timed("decode"):
+            for part, share, (job, total, _) in zip(parts, shares, sums, strict=True):
+                result = target(link, job.piece)
+                job.decode(total, result)
+                owed = result if part.residual is None else part.residual
+                settle(job.piece, owed, result, partial(_keep, 1.0 - share))
 
     def _learn(
         self, link: Link, parts: Sequence[Part], remarks: Sequence[tuple[float, ...]]
@@ -115,6 +140,17 @@ class Learner:
         if joined.numel():
             link.broadcast(joined)
         return [lesson.clone() for lesson in torch.split(joined, sizes.tolist())]
+
+
+def _subtract(each: AffineCodec, job: Job, own: Tensor, room: Tensor, out: Tensor) -> None:
+    """Take what this worker's own codes say off `out`."""
+    job.subtract(own, room.zero_())
+    each.subtract(room, out)
+
+
+def _keep(share: float, out: Tensor) -> None:
+    if share != 1:
+        out.mul_(share)
 
 
 def _layout(part: Part) -> Layout:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from gradwire.codec import SummableCodec
+from gradwire.codec import Codec, ReducibleCodec
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,48 @@ class State:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+@dataclass(frozen=True)
+class AffineCodec(Codec):
+    """An affine map to a shorter vector, which goes through another codec.
+
+    It commutes with the mean, so the images of all workers are reduced, and their mean is
+    expanded. All of it is exact: every machine gets the same bits.
+    """
+
+    @property
+    @abstractmethod
+    def through(self) -> ReducibleCodec:
+        """The codec of images."""
+
+    @property
+    @abstractmethod
+    def image_numel(self) -> int:
+        """How long an image is."""
+
+    @abstractmethod
+    def project(self, x: Tensor, image: Tensor) -> tuple[float, float]:
+        """Write the image of `x` (float32); the energies of it, and of what it loses of `x`."""
+
+    @abstractmethod
+    def expand(self, image: Tensor, out: Tensor) -> None:
+        """Write what `image` says to `out` (float32)."""
+
+    @abstractmethod
+    def subtract(self, minus_image: Tensor, out: Tensor) -> None:
+        """Subtract what the negative of `minus_image` says from `out` (float32)."""
+
+
 S = TypeVar("S", bound=State)
 
 
 @dataclass(frozen=True)
-class LearningCodec(SummableCodec, Generic[S]):
+class LearningCodec(Codec, Generic[S]):
     """A codec that learns from the means it has seen how to encode the next ones.
 
     Each parameter has a `State`, and in every step::
 
         step_codec = codec.codec_for(state, layout)      # None: send this step raw
-        mean, remark = ...                               # by all_reduce
+        mean, remark = ...                               # by code_reduce; energies sent and lost
         state = codec.learn(state, layout, mean, remark, owing=...)
         if codec.is_due(state):
             state = codec.adopt(state, layout, lesson)   # codec.lesson(...) of rank 0
@@ -82,7 +113,7 @@ class LearningCodec(SummableCodec, Generic[S]):
         """The state of a parameter of which nothing is known."""
 
     @abstractmethod
-    def codec_for(self, state: S, layout: Layout) -> SummableCodec | None:
+    def codec_for(self, state: S, layout: Layout) -> AffineCodec | None:
         """What encodes this step."""
 
     @abstractmethod
@@ -117,7 +148,7 @@ class LearningCodec(SummableCodec, Generic[S]):
         """The state with the lesson learned."""
 
     @abstractmethod
-    def example(self, numel: int) -> SummableCodec:
+    def example(self, numel: int) -> AffineCodec:
         """What might encode a step of `numel` values once it has learned.
 
         Nothing was learned for it, so it is good for measuring time and for nothing else.

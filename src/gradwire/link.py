@@ -9,7 +9,7 @@ import operator
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, dataclass
 
 import torch
@@ -35,6 +35,18 @@ def ring_nbytes(nbytes: int, size: int) -> int:
     1500
     """
     return 2 * (size - 1) * nbytes // size
+
+
+def add_in_order(rows: Tensor) -> Tensor:
+    """The sum of the rows, added one after the other.
+
+    >>> add_in_order(torch.tensor([[2.0**24], [1.0], [1.0]]))
+    tensor([16777216.])
+    """
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total.add_(row)
+    return total
 
 
 @dataclass
@@ -117,15 +129,32 @@ class Link:
         if self.size == 1:
             return
         if op == "max" and self._is_direct:
-            self._max_by_sharing(tensor)
+            torch.amax(self._shared("maxima", tensor), 0, out=tensor)
         else:
             with self._sending(ring_nbytes(tensor.nbytes, self.size)):
                 dist.all_reduce(tensor, _OPS[op], group=self.group)
 
-    def all_reduce_in_turn(self, tensor: Tensor) -> None:
-        """Sum `tensor` over the workers, in place, when those before it are off the wire."""
-        with nullcontext() if self.turn is None else self.turn:
-            self.all_reduce(tensor)
+    def in_turn(self) -> AbstractContextManager[None]:
+        """Inside, messages are sent when those before them are off the wire."""
+        return nullcontext() if self.turn is None else self.turn
+
+    def sum_in_order(self, tensor: Tensor) -> None:
+        """Sum `tensor` over the workers, in place: each value is added in the order of ranks.
+
+        A ring adds in an order that depends on the place in the message. Among few workers each
+        sends its own to everyone; among more, owners of shards add and send the sums.
+        """
+        if self.size == 1:
+            return
+        if self.size <= _FEW:
+            tensor.copy_(add_in_order(self._shared("sums", tensor)))
+            return
+        shards = tensor.tensor_split(self.size)
+        sizes, mine = [shard.numel() for shard in shards], shards[self.rank]
+        received = self.room("sums", self.size * mine.nbytes).view(tensor.dtype)
+        self.all_to_all(received, tensor, [mine.numel()] * self.size, sizes)
+        mine.copy_(add_in_order(received.view(self.size, mine.numel())))
+        self.share(shards)
 
     def all_reduce_sparse(self, tensor: Tensor) -> Tensor:
         """The sum of the sparse tensors of all workers; each sends its own to every other."""
@@ -148,12 +177,12 @@ class Link:
                 assert work is not None
                 work.wait()
 
-    def _max_by_sharing(self, tensor: Tensor) -> None:
-        rows = self.room("maxima", self.size * tensor.nbytes).view(tensor.dtype)
-        rows = rows.view(self.size, -1)
+    def _shared(self, room: str, tensor: Tensor) -> Tensor:
+        """Every worker's `tensor`, a row for each rank, in memory called `room`."""
+        rows = self.room(room, self.size * tensor.nbytes).view(tensor.dtype).view(self.size, -1)
         rows[self.rank].copy_(tensor)
         self.share(list(rows))
-        torch.amax(rows, 0, out=tensor)
+        return rows
 
     def all_gather(self, out: Tensor, tensor: Tensor) -> None:
         """Fill `out` with every worker's `tensor`, in the order of ranks."""

@@ -38,11 +38,16 @@ class Route:
                 f"payloads of {codec!r} need each other to be decoded, so none says what was lost; "
                 "leave `error_feedback` out, or use `DQSG`."
             )
+        if feedback and collective == "two_shot" and not codec.unbiased:
+            raise ValueError(
+                f"two_shot encodes the mean once more, and what a biased codec such as {codec!r} "
+                "loses of it no worker could feed back; use `all_gather`."
+            )
         learner = None
         if isinstance(codec, LearningCodec):
-            if collective != "all_reduce":
+            if collective != "code_reduce":
                 raise ValueError(
-                    f"{codec!r} learns from sums and travels by all_reduce, got "
+                    f"{codec!r} learns from sums and travels by code_reduce, got "
                     f"`collective={collective!r}`; leave it out."
                 )
             learner = Learner(codec, owing=feedback)

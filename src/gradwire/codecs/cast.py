@@ -3,12 +3,18 @@
     Identity:  payload = x                      32 bits a value
     Cast:      payload = round16(x)             16 bits a value
 
-Both are linear, so the network sums them. Among n workers each sends x / n, not x: a sum of n
-gradients overflows float16 n times sooner than their mean does. With `Identity` the product
-x * (1/n), the order of the sum and therefore every bit of the result are those of plain DDP.
-
 `Cast` rounds to the nearest value, which is deterministic and so biased: by at most 2^-11 of
 the value for float16, 2^-8 for bfloat16. Error feedback therefore is on by default.
+
+The owner of a shard adds what all workers have sent of it, in the order of ranks and in float64,
+and rounds the mean to float32 (`collectives.code_reduce`). Between two workers that is the result.
+Among more, the owner of a `Cast` rounds the mean to 16 bits once more to send it, and nobody could
+feed that error back: so it rounds up or down at random, with the mean as expectation. A network
+that adds in 16 bits would round at every step of the ring, to the nearest, and lose for good what
+is small beside the sum.
+
+`Identity` is summed by the backend's own all-reduce unless you ask for `code_reduce`: the product
+x * (1/n), the order of the sum and therefore every bit of the result are those of plain DDP.
 """
 
 from __future__ import annotations
@@ -19,26 +25,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwire.codec import Key, SummableCodec, check_size
+from gradwire import kernels
+from gradwire.codec import Key, ReducibleCodec, SummableCodec, check_size
+from gradwire.kernels.layout import TILE
 
 _PIECE = 1 << 16
 _CAST_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
-class Dense(SummableCodec):
-    """A payload that is the vector itself, in `sum_dtype`."""
+class Floats(ReducibleCodec):
+    """A payload that is the vector itself, in `dtype_sent`."""
+
+    in_turn = True
+
+    @property
+    def dtype_sent(self) -> torch.dtype:
+        """What a payload is an array of."""
+        return torch.float32
 
     def max_nbytes(self, numel: int) -> int:
-        """The values in `sum_dtype`."""
-        return numel * self.sum_dtype.itemsize
+        """The values in `dtype_sent`."""
+        return numel * self.dtype_sent.itemsize
 
     def encode_into(
         self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
     ) -> int:
         """Copy the values."""
         size = self.max_nbytes(x.numel())
-        out[:size].view(self.sum_dtype).copy_(x)
+        out[:size].view(self.dtype_sent).copy_(x)
         return size
 
     def decode_into(
@@ -53,19 +68,73 @@ class Dense(SummableCodec):
     ) -> None:
         """Copy the values back."""
         check_size(payload, self.max_nbytes(out.numel()))
-        values = payload.view(self.sum_dtype)
+        values = payload.view(self.dtype_sent)
         if not accumulate:
             out.copy_(values)
             if weight != 1:
                 out.mul_(weight)
             return
         pieces = zip(torch.split(out, _PIECE), torch.split(values, _PIECE), strict=True)
-        for part, half in pieces:
-            part.add_(half.float(), alpha=weight)  # mixed types in one `add_` are slow
+        for part, half in pieces:  # mixed types in one `add_` are slow
+            if abs(weight) == 1:
+                part.add_(half.float(), alpha=weight)  # bits: a product by 1 is exact
+            else:
+                part.add_(half.float().mul_(weight))
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
         """Nothing but values."""
         return {"values": payload.numel()}
+
+    def code_nbytes(self, numel: int, world: int) -> int:
+        """As a payload."""
+        return self.max_nbytes(numel)
+
+    def total_nbytes(self, numel: int, world: int) -> int:
+        """The mean: as a payload if it is sent, else as float32."""
+        return self.max_nbytes(numel) if world > 2 else 4 * numel
+
+    def encode_code(
+        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """As a payload."""
+        self.encode_into(x, out, key)
+
+    def add_codes(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int) -> None:
+        """Write the mean, rounded at random if it is to be sent in 16 bits."""
+        kernels.select(total.device).mean_floats(
+            codes.view(self.dtype_sent), total.view(self._total_dtype(len(codes))),
+            key=key.of(rank=0, hop=2), offset=offset,
+        )  # fmt: skip
+
+    def decode_total(
+        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """The total is the mean."""
+        out.copy_(total.view(self._total_dtype(world)))
+
+    def subtract_code(
+        self, code: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    ) -> None:
+        """A code is the vector."""
+        self.decode_into(code, out, key, weight=-1.0, accumulate=True)
+
+    def _total_dtype(self, world: int) -> torch.dtype:
+        return self.dtype_sent if world > 2 else torch.float32
+
+
+@dataclass(frozen=True)
+class Identity(Floats, SummableCodec):
+    """Every value as float32.
+
+    >>> import gradwire as gw
+    >>> gw.parse("none")
+    Identity()
+    """
+
+    unbiased = True
+    name = "none"
+    sum_dtype = torch.float32
+    collective = "all_reduce"
 
     def term_nbytes(self, numel: int, world: int) -> int:
         """As a payload."""
@@ -75,7 +144,7 @@ class Dense(SummableCodec):
         self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
         """The share of this worker in the mean."""
-        torch.mul(x.float(), 1.0 / world, out=out.view(self.sum_dtype))
+        torch.mul(x.float(), 1.0 / world, out=out.view(torch.float32))
 
     def decode_sum(
         self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
@@ -91,21 +160,7 @@ class Dense(SummableCodec):
 
 
 @dataclass(frozen=True)
-class Identity(Dense):
-    """Every value as float32.
-
-    >>> import gradwire as gw
-    >>> gw.parse("none")
-    Identity()
-    """
-
-    unbiased = True
-    name = "none"
-    sum_dtype = torch.float32
-
-
-@dataclass(frozen=True)
-class Cast(Dense):
+class Cast(Floats):
     """Every value rounded to 16 bits: `dtype` is "fp16" or "bf16".
 
     >>> import torch, gradwire as gw
@@ -117,6 +172,8 @@ class Cast(Dense):
     dtype: str = "fp16"
 
     unbiased = False
+    grain = TILE
+    """Random bits are drawn by tiles."""
 
     def __post_init__(self) -> None:
         if self.dtype not in _CAST_DTYPES:
@@ -128,7 +185,7 @@ class Cast(Dense):
         return self.dtype
 
     @property
-    def sum_dtype(self) -> torch.dtype:
+    def dtype_sent(self) -> torch.dtype:
         """The type that values are rounded to."""
         return _CAST_DTYPES[self.dtype]
 

@@ -1,9 +1,9 @@
 """GradiVeQ [1]: gradients by their coordinates in a subspace learned from earlier gradients.
 
-A compression that commutes with the sum can be added by the network. A fixed linear map does:
+A compression that commutes with the sum can be added up on the way. A fixed linear map does:
 
     y_n = U^T (g_n - mu)          each worker, for each slice of K values          (sec. 3.2)
-    y   = mean of the y_n         by all-reduce, d values instead of K
+    y   = mean of the y_n         d values on the wire instead of K
     g   = U y + mu                once                                             (sec. 3.2)
 
 `U` holds the d leading principal axes of the slices seen in a training phase, in which gradients
@@ -26,12 +26,13 @@ Differences from the paper:
 - Samples are taken from all slices in turn, and each slice has its own mean; the paper uses the
   first slice alone. Linear layers are compressed too, and the tail that fills no slice is sent.
 - Axes come from the Gram matrix of the samples, not from the K x K covariance. Rank 0 works them
-  out and broadcasts them, and decoding adds in a fixed order: all ranks have the same bits.
+  out and broadcasts them. All else is added in a fixed order, the sums over workers too, by the
+  owners of shards (`collectives.code_reduce`): all ranks have the same bits.
 - The run-time rule compares all that was lost and all that was sent in a phase so far with the
-  first step of it. The network sums both, so that all ranks go back to training together.
+  first step of it. Workers tell each other both, so that all go back to training together.
 - Error feedback. What was lost is orthogonal to U and cannot be sent before the phase is over;
   it is delivered in equal shares in a few raw steps after it, which nothing is learned from.
-- The coefficients may go through another codec (`inner`), as a summable quantizer.
+- The coefficients may go through another codec (`inner`) whose codes can be added.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.codec import SummableCodec, is_finite
+from gradwire.codec import ReducibleCodec, is_finite
 from gradwire.codecs.axes import principal_axes
-from gradwire.codecs.cast import Dense, Identity
+from gradwire.codecs.cast import Floats, Identity
 from gradwire.codecs.projection import Projection
 from gradwire.codecs.slicing import Slicing
-from gradwire.learning import Layout, LearningCodec, State
+from gradwire.learning import AffineCodec, Layout, LearningCodec, State
 
 _GROWTH = 4.0
 """Back to training when energy lost over energy sent has grown by this factor."""
@@ -60,9 +61,8 @@ class Subspace(State):
     """Where a parameter stands: `count` steps into `phase`, and what it has gathered.
 
     Training: `total` is the sum of the slices to learn from, and `samples` some of them.
-    Compressing: by `basis` and `mean`, unless there are none. `unit` is the energy of a step
-    when the basis was made; `sent` and `lost` count the energies of the phase in it, and `loss`
-    was their ratio in the first step.
+    Compressing: by `basis` and `mean`, unless there are none. `sent` and `lost` count the energies
+    of the phase, and `loss` was their ratio in the first step.
     """
 
     phase: str = "warmup"
@@ -71,21 +71,20 @@ class Subspace(State):
     samples: tuple[Tensor, ...] = ()
     basis: Tensor | None = None
     mean: Tensor | None = None
-    unit: float = 1.0
     sent: float = 0.0
     lost: float = 0.0
     loss: float = 0.0
 
 
 @dataclass(frozen=True)
-class GradiVeQ(Dense, LearningCodec[Subspace]):
+class GradiVeQ(Floats, LearningCodec[Subspace]):
     """Principal axes of earlier gradients.
 
     slice: the least number of values in a slice; rounded up to a multiple of F * D for a
         convolution of F filters of depth D, and of the row of a matrix.
     energy: how much of the variance of slices it has not seen a basis must keep.
     warmup_steps, train_steps, compress_steps: lengths of the phases.
-    inner: the codec of the coefficients, or its spec with ";" for ",": one that can be summed.
+    inner: the codec of the coefficients, or its spec with ";" for ",": a `ReducibleCodec`.
 
     On its own a vector has nothing to learn from, so a payload is the vector itself.
 
@@ -99,11 +98,10 @@ class GradiVeQ(Dense, LearningCodec[Subspace]):
     warmup_steps: int = 50
     train_steps: int = 100
     compress_steps: int = 400
-    inner: SummableCodec | str | None = None
+    inner: ReducibleCodec | str | None = None
 
     unbiased = False
     name = "gradiveq"
-    sum_dtype = torch.float32
     state_type: ClassVar[type[State]] = Subspace
 
     def __post_init__(self) -> None:
@@ -118,20 +116,22 @@ class GradiVeQ(Dense, LearningCodec[Subspace]):
                 "nothing, use `none`."
             )
         if self.inner is not None:
-            object.__setattr__(self, "inner", _spelling(_inner(self.inner)))
+            inner = _inner(self.inner)
+            spelt = None if isinstance(inner, Identity) else str(inner).replace(",", ";")
+            object.__setattr__(self, "inner", spelt)
 
     def start(self) -> Subspace:
         """Before the first step."""
         return Subspace("warmup" if self.warmup_steps else "train")
 
-    def codec_for(self, state: Subspace, layout: Layout) -> SummableCodec | None:
+    def codec_for(self, state: Subspace, layout: Layout) -> AffineCodec | None:
         """The projection, in a compress phase that has one."""
         return None if state.basis is None else self._projection(self._slicing(layout), state)
 
     def _projection(self, slicing: Slicing, state: Subspace) -> Projection:
         assert state.basis is not None and state.mean is not None
         inner = Identity() if self.inner is None else _inner(self.inner)
-        return Projection(slicing, state.basis, state.mean, state.unit, inner)
+        return Projection(slicing, state.basis, state.mean, inner)
 
     def share_due(self, state: Subspace) -> float:
         """All of the residual, in equal shares, while the phase lasts that is there for it."""
@@ -181,30 +181,28 @@ class GradiVeQ(Dense, LearningCodec[Subspace]):
         return state.phase == "train" and state.count == self.train_steps
 
     def lesson(self, state: Subspace, layout: Layout) -> Tensor:
-        """The basis, flat, and the energy of a step; empty if no basis keeps enough of it."""
+        """The basis, flat; empty if none keeps enough of the energy."""
         slicing, sampled = self._slicing(layout), torch.cat(state.samples)
         per_step, stride = self._sampling(slicing)
         of_slice = torch.arange(len(sampled)) % slicing.count
         centred = sampled - self._mean(state)[of_slice]
         fit = per_step * math.ceil(self._fit_steps / stride)
-        basis = principal_axes(centred[:fit], centred[fit:], self.energy)
-        unit = centred.square().sum(1).mean() * slicing.count
-        return torch.cat((basis.view(-1), unit[None])) if len(basis) else unit.new_empty(0)
+        return principal_axes(centred[:fit], centred[fit:], self.energy).view(-1)
 
     def adopt(self, state: Subspace, layout: Layout, lesson: Tensor) -> Subspace:
         """Compress with the basis of the lesson."""
         if lesson.numel() == 0:
             return Subspace("compress")
-        basis, mean = lesson[:-1].view(-1, self._slicing(layout).size), self._mean(state)
-        return Subspace("compress", basis=basis, mean=mean, unit=float(lesson[-1]))
+        basis = lesson.view(-1, self._slicing(layout).size)
+        return Subspace("compress", basis=basis, mean=self._mean(state))
 
-    def example(self, numel: int) -> SummableCodec:
+    def example(self, numel: int) -> AffineCodec:
         """Slices of a vector by an eighth as many random axes."""
         layout = Layout((numel,), (1,))
         slicing = self._slicing(layout)
         shape = slicing.size, -(-slicing.size // _EXAMPLE_RATIO)
         axes = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-        basis = torch.linalg.qr(axes).Q.T.contiguous()
+        basis = torch.linalg.qr(axes).Q.T.contiguous()  # bits: any axes take as long
         mean = torch.full((slicing.count, slicing.size), 0.0)
         return self._projection(slicing, Subspace("compress", basis=basis, mean=mean))
 
@@ -254,21 +252,14 @@ class GradiVeQ(Dense, LearningCodec[Subspace]):
         return state.total / self._fit_steps
 
 
-def _inner(inner: object) -> SummableCodec:
+def _inner(inner: object) -> ReducibleCodec:
     """The codec that `inner` is or spells."""
     from gradwire.codecs import parse  # it knows this module
 
     codec = parse(inner.replace(";", ",")) if isinstance(inner, str) else inner
-    if not isinstance(codec, SummableCodec) or isinstance(codec, LearningCodec):
+    if not isinstance(codec, ReducibleCodec) or isinstance(codec, LearningCodec):
         raise ValueError(
-            f"`inner` must be a codec whose terms the network can sum, got {codec!r}; "
-            "`fp16` and `global-qsgd` are."
+            f"`inner` must be a codec whose codes can be added, got {codec!r}; "
+            "`fp16`, `bf16` and `global-qsgd` are."
         )
-    if codec.sum_dtype in (torch.int8, torch.uint8):
-        raise ValueError(f"`inner` must sum words or floats, but {codec!r} sums bytes.")
     return codec
-
-
-def _spelling(codec: SummableCodec) -> str:
-    """The spec of a codec inside that of another, whose settings are parted by commas."""
-    return str(codec).replace(",", ";")

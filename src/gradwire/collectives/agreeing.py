@@ -11,23 +11,23 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import AgreeingCodec, Key
-from gradwire.collectives.settling import settle, sources, target
+from gradwire.collectives.settling import settle, target
 from gradwire.link import Link
 from gradwire.parts import Slice
 
 
-def agree(
-    link: Link, codecs: Sequence[AgreeingCodec], pieces: Sequence[Slice]
-) -> tuple[list[Tensor], Sequence[Tensor]]:
-    """What is to be encoded, and its statistics, combined over the workers in one message."""
+def agree(link: Link, codec: AgreeingCodec, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The statistics of each input, combined over the workers in one message."""
     with link.account.timed("encode"):
-        inputs = sources(link, pieces)
-        own = [codec.statistics(x) for codec, x in zip(codecs, inputs, strict=True)]
+        own = [codec.statistics(x) for x in inputs]
         joined = torch.cat(own)
     if joined.numel():
-        link.all_reduce(joined, codecs[0].statistics_op)
-        link.account.message(0, 4 * joined.numel())
-    return inputs, torch.split(joined, [statistics.numel() for statistics in own])
+        if codec.statistics_op == "sum":
+            link.sum_in_order(joined)
+        else:
+            link.all_reduce(joined, codec.statistics_op)
+        link.account.message(0, joined.nbytes)
+    return torch.split(joined, [statistics.numel() for statistics in own])
 
 
 class Job(ABC):

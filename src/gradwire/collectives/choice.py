@@ -22,13 +22,13 @@ def check(codec: Codec, collective: str, world: int = 1) -> None:
         raise ValueError(f"`collective` must be one of {', '.join(NAMES)}, got {collective}.")
     if collective == "all_reduce" and not isinstance(codec, SummableCodec):
         raise TypeError(
-            f"payloads of {codec!r} cannot be summed by all_reduce; use `two_shot` or "
-            "`all_gather`, or a codec that can, such as `Cast`."
+            f"payloads of {codec!r} cannot be summed by all_reduce; use `{choose(codec, 3)}`, or a "
+            "codec that can, `GlobalQSGD`."
         )
     if collective == "code_reduce" and not isinstance(codec, ReducibleCodec):
         raise TypeError(
             f"payloads of {codec!r} cannot be added as codes; use `{choose(codec, 3)}`, or a codec "
-            "that can, `GlobalQSGD`."
+            "that can, such as `GlobalQSGD` or `Cast`."
         )
     if collective == "all_reduce" and isinstance(codec, SummableCodec):
         codec.term_nbytes(0, world)

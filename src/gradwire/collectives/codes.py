@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from gradwire.codec import Codec, Key, ReducibleCodec
 from gradwire.collectives.agreeing import Job, agree
+from gradwire.collectives.settling import take
 from gradwire.link import Link
 from gradwire.parts import Slice, cut
 
@@ -21,8 +23,27 @@ def code_reduce(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> 
     total on the wire.
     """
     assert isinstance(codec, ReducibleCodec)
-    inputs, shared = agree(link, [codec] * len(pieces), pieces)
-    given = zip(pieces, inputs, shared, strict=True)
+    sums = sum_codes(link, codec, pieces, take(link, pieces), key)
+    link.account.message(sum(piece.numel for piece in pieces), 0)
+    with link.account.timed("decode"):
+        for job, total, own in sums:
+            job.settle(link, total, own)
+    return {}
+
+
+def sum_codes(
+    link: Link,
+    codec: ReducibleCodec,
+    pieces: Sequence[Slice],
+    inputs: Sequence[Tensor],
+    key: Key,
+) -> list[tuple[Job, Tensor, Tensor]]:
+    """The total of the codes of `inputs`, which belong to `pieces`, and this worker's own codes.
+
+    Each comes with the job that decodes both. They lie in scratch memory of `link`. The bytes are
+    entered in its account, the values are not.
+    """
+    given = zip(pieces, inputs, agree(link, codec, inputs), strict=True)
     jobs = [_CodeJob(codec, link, *rest, key) for rest in given]
     sizes, total_sizes = _sizes(link, codec, pieces)
     message = link.room("send", sum(sizes))
@@ -30,19 +51,17 @@ def code_reduce(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> 
     with link.account.timed("encode"):
         for job, code in zip(jobs, own, strict=True):
             job.encode(code)
-    link.account.message(sum(piece.numel for piece in pieces), message.nbytes)
+    link.account.message(0, message.nbytes)
     total = link.room("total", sum(total_sizes))
     if link.size == 2:
         rows = link.room("receive", 2 * message.nbytes).view(2, message.nbytes)
         rows[link.rank].copy_(message)
-        link.share(list(rows))
+        with _turn(link, codec):
+            link.share(list(rows))
         _add_up(link, codec, pieces, rows, total, key)
     else:
         _add_up_by_owners(link, codec, pieces, message, total, key)
-    with link.account.timed("decode"):
-        for job, sums, code in zip(jobs, torch.split(total, total_sizes), own, strict=True):
-            job.settle(link, sums, code)
-    return {}
+    return list(zip(jobs, torch.split(total, total_sizes), own, strict=True))
 
 
 def _add_up_by_owners(
@@ -55,7 +74,8 @@ def _add_up_by_owners(
     sizes, total_sizes = [sum(codes) for codes, _ in both], [sum(totals) for _, totals in both]
     mine, totals = sizes[link.rank], torch.split(total, total_sizes)
     received = link.room("receive", link.size * mine)
-    link.all_to_all(received, message, [mine] * link.size, sizes)
+    with _turn(link, codec):
+        link.all_to_all(received, message, [mine] * link.size, sizes)
     rows = received.view(link.size, mine)
     _add_up(link, codec, shards[link.rank], rows, totals[link.rank], key)
     link.share(totals)
@@ -76,6 +96,10 @@ def _add_up(
         for piece, codes, sums in zip(pieces, torch.split(rows, sizes, 1), totals, strict=True):
             own = key.of(tensor=piece.part.tensor)
             codec.add_codes(codes, sums, piece.numel, own, piece.start)
+
+
+def _turn(link: Link, codec: ReducibleCodec) -> AbstractContextManager[None]:
+    return link.in_turn() if codec.in_turn else nullcontext()
 
 
 def _sizes(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradwire.codec import Codec, Key
 from gradwire.collectives.messages import aligned, exchange, gather, payloads_of
-from gradwire.collectives.settling import settle, sources, target
+from gradwire.collectives.settling import settle, take, target
 from gradwire.link import Link
 from gradwire.parts import Slice, cut
 
@@ -59,12 +59,6 @@ def two_shot(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> Rat
     if not codec.num_dependent(link.size):
         return {}
     return _rates_by_parameter(everything, _gather_rates(link, rates, shards))
-
-
-def take(link: Link, pieces: Sequence[Slice]) -> list[Tensor]:
-    """What is to be encoded, timed."""
-    with link.account.timed("encode"):
-        return sources(link, pieces)
 
 
 def encode_all(

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from gradwire.codec import Codec, Key, is_finite
 from gradwire.collectives.messages import exchange, payloads_of
-from gradwire.collectives.payloads import announce, average, encode_all, take
+from gradwire.collectives.payloads import announce, average, encode_all
+from gradwire.collectives.settling import take
 from gradwire.link import Link
 from gradwire.parts import Part, Slice, whole
 

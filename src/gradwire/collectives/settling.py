@@ -12,6 +12,12 @@ from gradwire.link import Link
 from gradwire.parts import Slice
 
 
+def take(link: Link, pieces: Sequence[Slice]) -> list[Tensor]:
+    """What is to be encoded, timed."""
+    with link.account.timed("encode"):
+        return sources(link, pieces)
+
+
 def sources(link: Link, pieces: Sequence[Slice]) -> list[Tensor]:
     """What is to be encoded: each gradient, with its residual if there is one.
 

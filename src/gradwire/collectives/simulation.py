@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradwire.codec import AgreeingCodec, Codec, Key, ReducibleCodec, SummableCodec
 from gradwire.collectives.choice import check, choose
+from gradwire.link import add_in_order
 
 
 def simulate(
@@ -16,8 +17,8 @@ def simulate(
 ) -> Tensor:
     """The mean that workers holding `vectors` agree on (float32, flat).
 
-    Sums of `all_reduce` are taken in the order of ranks; a backend may add floats in another
-    order and differ in the last bit.
+    Sums are taken in the order of ranks. In `all_reduce` a backend may add the floats of `none` in
+    another order and differ in the last bit.
     """
     collective = collective or choose(codec, len(vectors))
     check(codec, collective, len(vectors))
@@ -40,7 +41,7 @@ def _simulate_sum(
 ) -> Tensor:
     world, numel = len(vectors), vectors[0].numel()
     statistics = torch.stack([codec.statistics(vector) for vector in vectors])
-    shared = statistics.amax(0) if codec.statistics_op == "max" else statistics.sum(0)
+    shared = statistics.amax(0) if codec.statistics_op == "max" else add_in_order(statistics)
     mean = torch.empty(numel, dtype=torch.float32)
     if collective == "all_reduce":
         assert isinstance(codec, SummableCodec)

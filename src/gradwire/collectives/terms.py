@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradwire.codec import Codec, Key, SummableCodec
 from gradwire.collectives.agreeing import Job, agree
+from gradwire.collectives.settling import take
 from gradwire.link import Link
 from gradwire.parts import Slice
 
@@ -17,21 +18,10 @@ from gradwire.parts import Slice
 def all_reduce(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> dict[int, float]:
     """Sum terms in the network."""
     assert isinstance(codec, SummableCodec)
-    sum_terms(link, [codec] * len(pieces), pieces, key)
-    return {}
-
-
-def sum_terms(
-    link: Link, codecs: Sequence[SummableCodec], pieces: Sequence[Slice], key: Key
-) -> list[tuple[float, ...]]:
-    """All-reduce with a codec for each slice, in one message, and what each sum remarks.
-
-    The codecs must have one `sum_dtype` and one `statistics_op`.
-    """
-    inputs, shared = agree(link, codecs, pieces)
-    given = zip(codecs, pieces, inputs, shared, strict=True)
-    jobs = [_TermJob(codec, link, *rest, key) for codec, *rest in given]
-    sizes = [c.term_nbytes(p.numel, link.size) for c, p in zip(codecs, pieces, strict=True)]
+    inputs = take(link, pieces)
+    given = zip(pieces, inputs, agree(link, codec, inputs), strict=True)
+    jobs = [_TermJob(codec, link, *rest, key) for rest in given]
+    sizes = [codec.term_nbytes(piece.numel, link.size) for piece in pieces]
     message = link.room("send", sum(sizes))
     terms = torch.split(message, sizes)
     with link.account.timed("encode"):
@@ -41,15 +31,13 @@ def sum_terms(
         kept = link.room("own", sum(sizes) if feedback else 0)
         kept.copy_(message[: kept.numel()])  # the sum takes the place of the terms
     link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
-    link.all_reduce_in_turn(message.view(codecs[0].sum_dtype))
+    with link.in_turn():
+        link.all_reduce(message.view(codec.sum_dtype))
     with link.account.timed("decode"):
-        remarks = [
-            codec.remark(total, link.size) for codec, total in zip(codecs, terms, strict=True)
-        ]
         own = torch.split(kept, sizes) if feedback else terms
         for job, total, term in zip(jobs, terms, own, strict=True):
             job.settle(link, total, term)
-    return remarks
+    return {}
 
 
 class _TermJob(Job):

@@ -27,6 +27,7 @@ from gradwire.kernels.cpu_dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.cpu_elias import elias_decode, elias_encode, elias_sizes
 from gradwire.kernels.cpu_exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.cpu_fields import dequantize_fields, quantize_fields
+from gradwire.kernels.cpu_floats import mean_floats
 from gradwire.kernels.cpu_intrinsics import jit, level
 from gradwire.kernels.cpu_nested import add_nested, quantize_nested
 from gradwire.kernels.cpu_rangefloat import range_float_decode, range_float_encode
@@ -40,7 +41,7 @@ from gradwire.kernels.cpu_sparse import (
     largest,
     select,
 )
-from gradwire.kernels.cpu_subspace import combine
+from gradwire.kernels.cpu_subspace import combine, project
 from gradwire.kernels.cpu_sums import add_packed, dequantize_sum
 from gradwire.kernels.cpu_tiles import (
     load_tile,
@@ -80,7 +81,9 @@ __all__ = [
     "gap_sizes",
     "get_num_threads",
     "largest",
+    "mean_floats",
     "philox",
+    "project",
     "quantize",
     "quantize_dithered",
     "quantize_fields",

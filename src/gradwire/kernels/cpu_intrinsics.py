@@ -101,6 +101,28 @@ def _build_lowest_bit(builder: Any, word: Any) -> Any:
     return builder.cttz(word, ir.IntType(1)(1))
 
 
+def _build_to_bfloat16(builder: Any, value: Any, dither: Any) -> Any:
+    total = builder.add(builder.bitcast(value, _I32), builder.zext(dither, _I32))
+    half = builder.trunc(builder.lshr(total, _I32(16)), _I16)
+    return builder.select(builder.fcmp_unordered("uno", value, value), _I16(0x7FC0), half)
+
+
+def _build_to_float16(builder: Any, value: Any, dither: Any) -> Any:
+    bits, noise = builder.bitcast(value, _I32), builder.zext(dither, _I32)
+    magnitude = builder.and_(bits, _I32(0x7FFFFFFF))
+    normal = builder.lshr(builder.add(magnitude, builder.lshr(noise, _I32(3))), _I32(13))
+    normal = builder.sub(normal, _I32(112 << 10))
+    is_huge = builder.icmp_signed(">", normal, _I32(0x7C00))
+    normal = builder.select(is_huge, _I32(0x7C00), normal)
+    is_small = builder.icmp_unsigned("<", magnitude, _I32(0x38800000))
+    small = builder.bitcast(builder.select(is_small, magnitude, _I32(0)), _F32)
+    steps = _build_nearest(builder, builder.fmul(small, _F32(2.0**40)))
+    small = builder.lshr(builder.add(steps, noise), _I32(16))
+    sign = builder.and_(builder.lshr(bits, _I32(16)), _I32(0x8000))
+    half = builder.trunc(builder.or_(sign, builder.select(is_small, small, normal)), _I16)
+    return builder.select(builder.fcmp_unordered("uno", value, value), _I16(0x7E00), half)
+
+
 _u8, _u16, _u32, _i32, _f32 = types.uint8, types.uint16, types.uint32, types.int32, types.float32
 fma = _intrinsic(types.float32, (types.float32,) * 3, lambda b, x, y, z: b.fma(x, y, z))
 add32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.add(x, y))
@@ -135,6 +157,8 @@ low8 = _intrinsic(_u8, (_u16,), lambda b, x: b.trunc(x, _I8))
 high8 = _intrinsic(_u8, (_u16,), lambda b, x: b.trunc(b.lshr(x, _I16(8)), _I8))
 high_half = _intrinsic(_u32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
 centred = _intrinsic(_f32, (_u32, _i32), _build_centred)
+to_bfloat16 = _intrinsic(_u16, (_f32, _u16), _build_to_bfloat16)
+to_float16 = _intrinsic(types.int16, (_f32, _u16), _build_to_float16)
 
 inline = njit(nogil=True, inline="always")
 

@@ -1,8 +1,8 @@
-"""Sums of basis vectors in Numba, see `reference_subspace.py`.
+"""Coefficients in a basis, and sums of its vectors, in Numba; see `reference_subspace.py`.
 
-It is a matrix product, blocked in the usual way: tiles of the result stay in registers while all
-vectors are added to them, from copies of basis and coefficients that lie in the order of use.
-Only the sums over vectors are not blocked, since every value is to be added in their order.
+Both are matrix products, blocked in the usual way: tiles of the result stay in registers while all
+vectors are added to them, from copies of both factors that lie in the order of use. Only the sums
+are in no other order than that of their terms, so that every machine gets the same bits.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from gradwire.kernels.cpu_intrinsics import jit
+from gradwire.kernels.cpu_tiles import sum_of_squares, tree_sum
+from gradwire.kernels.layout import TILE
 
 cgutils: Any = numba_cgutils
 
@@ -35,9 +37,17 @@ def combine(basis: Tensor, coefficients: Tensor, base: Tensor, out: Tensor) -> N
     _combine(basis.numpy(), coefficients.numpy(), out.numpy())
 
 
+def project(
+    slices: Tensor, mean: Tensor, basis: Tensor, coefficients: Tensor, energies: Tensor
+) -> None:
+    """As in the reference."""
+    arrays = (each.numpy() for each in (slices, mean, basis, coefficients, energies))
+    _project(*arrays)
+
+
 def _build_add_products(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """A loop in LLVM's own terms: a compiler left to itself keeps no tile in registers."""
-    out, stride, weights, vectors, count = arguments
+    out, stride, weights, apart, step, vectors, count = arguments
     floats = _F32.as_pointer()
     out, weights, vectors = (builder.inttoptr(each, floats) for each in (out, weights, vectors))
     vector_fma = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
@@ -53,7 +63,7 @@ def _build_add_products(context: Any, builder: Any, signature: Any, arguments: A
     with cgutils.for_range(builder, count) as loop:
         vector = builder.load(vector_at(vectors, builder.mul(loop.index, _I64(_LANES))), align=4)
         for row, total in enumerate(sums):
-            at = builder.add(builder.mul(loop.index, _I64(_ROWS)), _I64(row))
+            at = builder.add(builder.mul(loop.index, step), builder.mul(_I64(row), apart))
             weight = builder.load(builder.gep(weights, [at]))
             weight = builder.insert_element(unset, weight, _I32(0))
             weight = builder.shuffle_vector(weight, unset, first_lane)
@@ -63,13 +73,13 @@ def _build_add_products(context: Any, builder: Any, signature: Any, arguments: A
     return context.get_dummy_value()
 
 
-def _type_add_products(typingctx, out, stride, weights, vectors, count):  # type: ignore[no-untyped-def]
-    """Add the sum over j < count of weights[j, row] * vectors[j] to each row of the tile at `out`.
+def _type_add_products(typingctx, out, stride, weights, apart, step, vectors, count):  # type: ignore[no-untyped-def]
+    """Add the sum over j < count of weight(row, j) * vectors[j] to each row of the tile at `out`.
 
-    Addresses: `weights` is (count, _ROWS), `vectors` (count, _LANES), and the rows of the tile
-    are `stride` values apart.
+    Addresses: `vectors` is (count, _LANES), the rows of the tile are `stride` values apart, and
+    weight(row, j) is row * apart + j * step values from `weights`.
     """
-    return types.void(*[types.int64] * 5), _build_add_products
+    return types.void(*[types.int64] * 7), _build_add_products
 
 
 _add_products: Any = intrinsic(_type_add_products)
@@ -87,11 +97,11 @@ def _combine(basis, coefficients, out):  # type: ignore[no-untyped-def]
                 ours, theirs = weights[group].ctypes.data, vectors[panel].ctypes.data
                 if row + _ROWS <= count and column + _LANES <= width:
                     place = out.ctypes.data + 4 * (row * width + column)
-                    _add_products(place, width, ours, theirs, rank)
+                    _add_products(place, width, ours, 1, _ROWS, theirs, rank)
                 else:
                     tile = out[row : row + _ROWS, column : column + _LANES]
                     edge[: tile.shape[0], : tile.shape[1]] = tile
-                    _add_products(edge.ctypes.data, _LANES, ours, theirs, rank)
+                    _add_products(edge.ctypes.data, _LANES, ours, 1, _ROWS, theirs, rank)
                     tile[:] = edge[: tile.shape[0], : tile.shape[1]]
 
 
@@ -106,3 +116,49 @@ def _packed(matrix, width):  # type: ignore[no-untyped-def]
             for k in range(min(width, columns - start)):
                 packed[panel, j, k] = matrix[j, start + k]
     return packed
+
+
+@jit
+def _project(slices, mean, basis, coefficients, energies):  # type: ignore[no-untyped-def]
+    """Slices are taken some at a time, and of them a tile, centred, that stays in L1."""
+    count, width = slices.shape
+    vectors = _packed(basis.T, _LANES)
+    centred, squares = np.zeros((_ROWS, TILE), np.float32), np.empty(TILE, np.float64)
+    sums = np.empty((len(vectors), _ROWS, _LANES), np.float32)
+    for first in range(0, count, _ROWS):
+        rows = min(_ROWS, count - first)
+        sums[:] = 0
+        energies[first : first + rows] = 0
+        for at in range(0, width, TILE):
+            size = min(TILE, width - at)
+            for row in range(rows):
+                tile, m = centred[row], first + row
+                source, base = slices[m, at : at + size], mean[m, at : at + size]
+                for k in range(size):
+                    tile[k] = source[k] - base[k]
+                tile[size:] = 0
+                energies[m, 0] += sum_of_squares(tile, squares)
+            for panel in range(len(vectors)):
+                place, theirs = sums[panel].ctypes.data, vectors[panel, at:].ctypes.data
+                _add_products(place, _LANES, centred.ctypes.data, TILE, 1, theirs, size)
+        for row in range(rows):
+            _store(sums, row, coefficients[:, first + row])
+            energies[first + row, 1] = _energy(sums, row, squares)
+
+
+@jit
+def _store(sums, row, out):  # type: ignore[no-untyped-def]
+    """Copy the coefficients of one slice to their places."""
+    for j in range(len(out)):
+        out[j] = sums[j // _LANES, row, j % _LANES]
+
+
+@jit
+def _energy(sums, row, lanes):  # type: ignore[no-untyped-def]
+    """The energy of the coefficients of one slice; `lanes` is room to work in."""
+    lanes[:_LANES] = 0
+    for panel in range(len(sums)):
+        part = sums[panel, row]
+        for lane in range(_LANES):
+            lanes[lane] += np.float64(part[lane]) * np.float64(part[lane])
+    return tree_sum(lanes, _LANES)

@@ -145,7 +145,7 @@ def _max_bits(tile):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _tree_sum(values, size):  # type: ignore[no-untyped-def]
+def tree_sum(values, size):  # type: ignore[no-untyped-def]
     """Sum of values[:size], size a power of two, by halves; they are overwritten."""
     while size > 1:
         size //= 2
@@ -155,10 +155,11 @@ def _tree_sum(values, size):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _sum_of_squares(part, squares):  # type: ignore[no-untyped-def]
+def sum_of_squares(part, squares):  # type: ignore[no-untyped-def]
+    """As many values as a power of two; `squares` is room to work in."""
     for i in range(len(part)):
         squares[i] = np.float64(part[i]) * np.float64(part[i])
-    return _tree_sum(squares, len(part))
+    return tree_sum(squares, len(part))
 
 
 @jit
@@ -175,7 +176,7 @@ def scales_in_tile(tile, count, block, l2, scales, squares):  # type: ignore[no-
     """The scales of the blocks of one tile; `squares` is room to work in."""
     for b in range(-(-count // block)):
         part = tile[b * block : (b + 1) * block]
-        square = _sum_of_squares(part, squares) if l2 else 0.0
+        square = sum_of_squares(part, squares) if l2 else 0.0
         scales[b] = _scale(_max_bits(part), l2, square)
 
 
@@ -193,8 +194,8 @@ def scale_of_tiles(x, start, stop, l2, tile):  # type: ignore[no-untyped-def]
         widen(x, at, min(at + TILE, stop), tile)
         top = max(top, _max_bits(tile))
         if l2:
-            sums[t] = _sum_of_squares(tile, squares)
-    return _scale(top, l2, _tree_sum(sums, size) if l2 else 0.0)
+            sums[t] = sum_of_squares(tile, squares)
+    return _scale(top, l2, tree_sum(sums, size) if l2 else 0.0)
 
 
 @jit

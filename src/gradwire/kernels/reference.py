@@ -18,6 +18,7 @@ from gradwire.kernels.reference_dithered import dequantize_dithered, quantize_di
 from gradwire.kernels.reference_elias import elias_decode, elias_encode, elias_sizes, omega
 from gradwire.kernels.reference_exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.reference_fields import dequantize_fields, quantize_fields
+from gradwire.kernels.reference_floats import mean_floats
 from gradwire.kernels.reference_nested import add_nested, quantize_nested
 from gradwire.kernels.reference_pack import pack, unpack
 from gradwire.kernels.reference_rangefloat import range_float_decode, range_float_encode
@@ -31,7 +32,7 @@ from gradwire.kernels.reference_sparse import (
     largest,
     select,
 )
-from gradwire.kernels.reference_subspace import combine
+from gradwire.kernels.reference_subspace import combine, project
 from gradwire.kernels.reference_sums import add_packed, dequantize_sum
 from gradwire.kernels.reference_tiles import block_scales, philox
 
@@ -58,8 +59,10 @@ __all__ = [
     "gap_encode",
     "gap_sizes",
     "largest",
+    "mean_floats",
     "omega",
     "philox",
+    "project",
     "quantize",
     "quantize_dithered",
     "quantize_fields",

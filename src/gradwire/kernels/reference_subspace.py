@@ -1,9 +1,41 @@
-"""Sums of basis vectors in plain torch."""
+"""Coefficients in a basis, and sums of its vectors, in plain torch."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from gradwire.kernels.layout import TILE
+from gradwire.kernels.reference_tiles import tree_sum
+
+LANES = 16
+"""Coefficients of a slice whose energies are added side by side."""
+
+
+def project(
+    slices: Tensor, mean: Tensor, basis: Tensor, coefficients: Tensor, energies: Tensor
+) -> None:
+    """Write the coefficients of slices - mean in `basis`, and the energies of both.
+
+    `slices` and `mean` are (slices, K), `basis` (d, K) and `coefficients` (d, slices), all float32;
+    `energies` (slices, 2), float64, gets the squared norms of slices - mean and of the
+    coefficients. As in `combine`, products are added in the order of the K values, each rounded
+    once. Squares are added by a halving tree over `TILE` values, these tiles one by one; those of
+    the coefficients `LANES` of them side by side, and these by a halving tree.
+    """
+    centred = slices - mean
+    total = torch.zeros(len(slices), len(basis))
+    for values, weights in zip(centred.T, basis.T, strict=True):
+        total = _fused(values[:, None], weights, total)
+    coefficients.copy_(total.T)
+    energies.zero_()
+    for part in torch.split(centred.double().square(), TILE, dim=1):
+        energies[:, 0] += tree_sum(part)
+    squares = total.double().square()
+    lanes = torch.zeros(len(slices), LANES, dtype=torch.float64)
+    for part in torch.split(squares, LANES, dim=1):
+        lanes[:, : part.shape[1]] += part
+    energies[:, 1] = tree_sum(lanes)
 
 
 def combine(basis: Tensor, coefficients: Tensor, base: Tensor, out: Tensor) -> None:

@@ -51,12 +51,12 @@ def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> 
     if norm == "max":
         scale = values.abs().amax((1, 2))
     else:
-        scale = _tree_sum(_tree_sum(values.double().square())).sqrt().float()
+        scale = tree_sum(tree_sum(values.double().square())).sqrt().float()
     finite = values.isfinite().all(2).all(1)
     scales.copy_(torch.where(finite, scale.clamp_min(MIN_SCALE), torch.nan))
 
 
-def _tree_sum(values: Tensor) -> Tensor:
+def tree_sum(values: Tensor) -> Tensor:
     """Sum over the last dimension: pad with zeros to a power of two, then add halves."""
     size = 1 << (values.shape[-1] - 1).bit_length()
     values = torch.nn.functional.pad(values, (0, size - values.shape[-1]))

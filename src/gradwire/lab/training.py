@@ -150,7 +150,10 @@ class Run:
 def _compile(codec: gw.Codec, num_workers: int) -> None:
     """Compile the codec's kernels on one worker a machine; the others find them in its cache."""
     if int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0:
+        codecs = [codec]
         if isinstance(codec, LearningCodec):
-            codec = codec.example(REHEARSAL_NUMEL)
-        gw.simulate(codec, list(torch.randn(num_workers, REHEARSAL_NUMEL)), gw.Key())
+            example = codec.example(REHEARSAL_NUMEL)
+            codecs += [example, example.through]
+        for each in codecs:
+            gw.simulate(each, list(torch.randn(num_workers, REHEARSAL_NUMEL)), gw.Key())
     dist.barrier()
