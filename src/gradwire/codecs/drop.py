@@ -19,12 +19,20 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 
+import torch
+
+from gradwire.kernels.exact import cos_turns
+
 _DECAYS: dict[str, Callable[[float], float]] = {
     "linear": lambda time: math.sqrt(max(0.0, 1 - time)),
-    "cosine": lambda time: max(0.0, math.cos(math.pi / 2 * min(time, 1.0))),
-    "rsqrt": lambda time: (1 + time) ** -0.25,
+    "cosine": lambda time: max(0.0, _cosine(min(time, 1.0) / 4)),
+    "rsqrt": lambda time: 1 / math.sqrt(math.sqrt(1 + time)),
 }
 _FORMS = "write 0.85, or 0.9@0/0.5@1000, or 0.9*linear@10000 (or *cosine, *rsqrt)"
+
+
+def _cosine(turns: float) -> float:
+    return float(cos_turns(torch.tensor(turns, dtype=torch.float64)))
 
 
 def drop_at(drop: float | str, step: int) -> float:

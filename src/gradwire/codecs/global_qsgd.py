@@ -56,6 +56,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.codec import Key, ReducibleCodec, check_size, sizes_up_to
 from gradwire.codecs.resolution import Resolved
+from gradwire.kernels.exact import sqrt
 from gradwire.kernels.layout import (
     MIN_SCALE,
     check_block,
@@ -70,7 +71,8 @@ _NORMS = {
     "max-l2": ("max", "sum"),
 }
 """`norm` to the norm of a block, and how the workers' norms, or their squares, are combined."""
-_LEAST_SQUARE = 2.0**-120
+_LEAST_SQUARE, _MOST_SQUARE = 2.0**-120, 2.0**116
+"""Squares that float32 has room for: none is subnormal, and 2048 workers may add theirs."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,15 +146,14 @@ class GlobalQSGD(Resolved, ReducibleCodec):
         """The norm of every block or its square, +inf where a value is not finite: eq. (1)."""
         norms = torch.empty(num_blocks(x.numel(), self.block), device=x.device)
         kernels.select(x.device).block_scales(x, norms, block=self.block, norm=_NORMS[self.norm][0])
-        norms.nan_to_num_(nan=torch.inf, posinf=torch.inf)
-        if self.statistics_op == "max":
-            return norms
-        squares = norms.square_()  # those too small for float32 are zeros, not less than they are
-        return squares.masked_fill_(squares < _LEAST_SQUARE, 0.0)
+        if self.statistics_op == "sum":  # too small squares are zeros, not less than they are
+            norms.square_().clamp_max_(_MOST_SQUARE)
+            norms.masked_fill_(norms < _LEAST_SQUARE, 0.0)
+        return norms.nan_to_num_(nan=torch.inf)
 
     def _scales(self, shared: Tensor) -> Tensor:
         """The common scales: the root of eq. (1), NaN where a value was not finite."""
-        scales = shared if self.statistics_op == "max" else shared.sqrt()
+        scales = shared if self.statistics_op == "max" else sqrt(shared)
         return scales.masked_fill(scales.isinf(), torch.nan).clamp_min(MIN_SCALE)
 
     def max_nbytes(self, numel: int) -> int:

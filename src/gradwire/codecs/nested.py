@@ -183,17 +183,22 @@ class NDQSG(Codec):
         """See `Codec.aggregate_into`: plain payloads first, then nested ones by rank."""
         parts = self._read_all(payloads, out.numel(), keys)
         plain = [part for part in parts if not part.nested]
+        weight = 1.0 / len(parts)
         for count, part in enumerate(plain):
-            self.decode_plain(part, out, offset, accumulate=count > 0)
+            self.decode_plain(part, out, offset, weight=weight, accumulate=count > 0)
         for count, part in enumerate((p for p in parts if p.nested), len(plain)):
-            self.add_nested(part, out, count, offset)
-        out.mul_(1.0 / len(payloads))
+            self.add_nested(part, out, count, offset, weight=weight)
 
-    def add_nested(self, part: Received, total: Tensor, count: int, offset: int) -> None:
-        """Decode with the mean of the `count` vectors in `total`, and add the result to it."""
+    def add_nested(
+        self, part: Received, total: Tensor, count: int, offset: int, *, weight: float = 1.0
+    ) -> None:
+        """Decode with the mean of the `count` vectors in `total`, and add the result to it.
+
+        All of them count `weight` times.
+        """
         kernels.select(total.device).add_nested(  # eq. (2)
             part.steps, part.codes, total, count=count, ratio=self.ratio, alpha=self.alpha,
-            width=part.width, block=self.block, key=part.key, offset=offset,
+            width=part.width, block=self.block, key=part.key, offset=offset, weight=weight,
         )  # fmt: skip
 
     def decode_plain(

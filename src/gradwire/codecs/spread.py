@@ -1,28 +1,30 @@
-"""How many values nested payloads get wrong, from the spread of the workers.
+"""How many values nested payloads get wrong, from what the workers have sent.
 
-A nested value is decoded right if |alpha z + e| < D2 / 2, see `nested.py`. For z Gaussian, alpha z
-of deviation tau fine steps, e uniform, Q the upper tail and phi the density of the normal law,
+A nested value is decoded right if |w| < D2 / 2, with w = alpha z + e as in `nested.py`. How much is
+seen of w depends on the payloads:
 
-    P(wrong) = 2 [w Q(w / tau) - tau phi(w / tau)],  w from (ratio - 1) / 2 to (ratio + 1) / 2
+- All of them are plain, as in the first step. Then the decoded values of a worker that may be
+  nested have the error e already, and wrong ones are counted: `_rehearse`.
+- Some are nested, and two or more plain. Each plain worker is held against the mean of the other
+  plain ones, as if it were nested, and the difference shrunk to the deviation that it has from
+  the mean of one worker more. Wrong ones are counted: `_leave_out`.
+- Only one is plain. The first nested worker is held against it: `folded.py`.
 
-For workers x_i = g + n_i with noise of variance v, and y the mean of k plain ones decoded with
-errors of variance D1^2 / 12, the variance of z = x - y is v + (v + D1^2 / 12) / k. The spread of
-the plain workers shows v + D1^2 / 12. Where there is only one, a nested worker is held against it:
-w = alpha z + e is then seen modulo `ratio` fine steps, which does not change the mean of
-
-    cos(2 pi w / ratio),   exp(-2 (pi tau / ratio)^2) sin(pi / ratio) / (pi / ratio)
+All workers are taken to be alike. A block of zeros is never wrong, and one that is not finite does
+not count.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gradwire.codec import Key
+from gradwire.codecs import folded
 from gradwire.kernels.layout import TILE, packed_nbytes
 
 if TYPE_CHECKING:
@@ -42,32 +44,26 @@ class Received(NamedTuple):
     key: Key
 
 
+class Tally(NamedTuple):
+    """How many values were looked at, and how many of them are wrong, or are expected to be."""
+
+    seen: int
+    wrong: float
+
+
 def failure_rate(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> float:
     """The share of values that nested payloads like these get wrong; 1 if nothing is finite."""
     if not numel:
         return 0.0
     size = max(codec.block or TILE, TILE)
     size *= max(1, _RUN // size)
-    rates = []
+    tallies = []
     for start in range(0, numel, size * -(-numel // (size * _MAX_RUNS))):
         stop = min(start + size, numel)
         run = [_cut(part, start, stop, codec.block) for part in parts]
-        tau = _deviation(codec, run, stop - start, offset + start)
-        rates.append(wrong(tau, codec.ratio).view(-1))
-    return float(torch.cat(rates).nanmean().nan_to_num(1.0))
-
-
-def wrong(tau: Tensor, ratio: int) -> Tensor:
-    """The chance that a value is decoded wrong."""
-
-    def integral(w: float) -> Tensor:
-        at = w / tau
-        tail = torch.special.erfc(at / math.sqrt(2)) / 2
-        density = torch.exp(-at.square() / 2) / math.sqrt(2 * math.pi)
-        return torch.as_tensor(w * tail - tau * density)
-
-    chance = 2 * (integral((ratio + 1) / 2) - integral((ratio - 1) / 2))
-    return torch.where(tau == 0, 0.0, chance)
+        tallies.append(_look(codec, run, stop - start, offset + start))
+    seen, wrong = _sum(tallies)
+    return wrong / seen if seen else 1.0
 
 
 def _cut(part: Received, start: int, stop: int, block: int | None) -> Received:
@@ -76,41 +72,90 @@ def _cut(part: Received, start: int, stop: int, block: int | None) -> Received:
     return part._replace(steps=steps, codes=codes)
 
 
-def _deviation(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> Tensor:
-    """tau of each block and nested worker; how it is seen depends on the plain workers."""
+def _look(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> Tally:
+    """The tally of one stretch."""
     plain = [part for part in parts if not part.nested]
-    if len(plain) == 1 and len(parts) > 1:
-        return _folded_deviation(codec, parts, numel, offset)
-    values = torch.empty(len(plain), numel)
-    for part, row in zip(plain, values, strict=True):
-        codec.decode_plain(part, row, offset)
-    noise = _stack(part.steps for part in plain).square().mean(0) / 12
-    k = len(parts) - codec.num_dependent(len(parts))
-    variance = _block_means(values.double().var(0), codec.block) * (1 + 1 / k) - noise
-    steps = _stack(part.steps for part in parts if codec.is_nested(part.key.rank))
-    return torch.where(steps == 0, 0.0, codec.alpha * variance.clamp_min(0).sqrt() / steps)
+    nested = [part for part in parts if part.nested]
+    if not nested:
+        return _rehearse(codec, parts, numel, offset)
+    if len(plain) > 1:
+        return _leave_out(codec, plain, numel, offset)
+    return _unfold(codec, plain[0], nested[0], numel, offset)
 
 
-def _folded_deviation(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> Tensor:
-    """tau from how far the first nested worker comes to lie from the only plain one."""
-    plain = next(part for part in parts if not part.nested)
-    nested = next(part for part in parts if part.nested)
-    y = torch.empty(numel)
-    codec.decode_plain(plain, y, offset)
-    total = y.clone()
+def _rehearse(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> Tally:
+    """What would have come of the workers that may be nested: one after the other, as decoded."""
+    first = [part for part in parts if not codec.is_nested(part.key.rank)]
+    later = [part for part in parts if codec.is_nested(part.key.rank)]
+    total = _total([_decoded(codec, part, numel, offset) for part in first])
+    tallies = []
+    for count, part in enumerate(later, len(first)):
+        y, steps = total / count, _each(codec, part, numel)
+        w = codec.alpha * (_decoded(codec, part, numel, offset) - y)
+        tallies.append(_count(codec, w, steps))
+        cell = codec.ratio * steps
+        result = y + codec.alpha * (w - cell * (w / cell).round())
+        total = total + torch.where(steps == 0, 0.0, result)
+    return _sum(tallies)
+
+
+def _leave_out(codec: NDQSG, plain: Sequence[Received], numel: int, offset: int) -> Tally:
+    """Each plain worker against the mean of the others."""
+    values = [_decoded(codec, part, numel, offset) for part in plain]
+    total, others = _total(values), len(plain) - 1
+    shrink = codec.alpha * math.sqrt((1 + 1 / len(plain)) / (1 + 1 / others))
+    tallies = []
+    for value, part in zip(values, plain, strict=True):
+        w = shrink * (value - (total - value) / others)
+        tallies.append(_count(codec, w, _each(codec, part, numel)))
+    return _sum(tallies)
+
+
+def _unfold(codec: NDQSG, plain: Received, nested: Received, numel: int, offset: int) -> Tally:
+    """The first nested worker against the only plain one."""
+    y = _decoded(codec, plain, numel, offset)
+    total = y.float()
     codec.add_nested(nested, total, 1, offset)
-    steps = nested.steps.double()
-    each = steps.repeat_interleave(codec.block or numel)[:numel]
-    turns = (total - 2 * y).double() / (codec.alpha * codec.ratio * each)  # alpha z + e, folded
-    cosine = _block_means(torch.cos(2 * math.pi * turns), codec.block)
-    cosine /= math.sin(math.pi / codec.ratio) / (math.pi / codec.ratio)
-    tau = codec.ratio / math.pi * (-cosine.clamp(1e-3, 1).log() / 2).sqrt()
-    return torch.where(steps == 0, 0.0, tau)
+    cells = codec.alpha * codec.ratio * _each(codec, nested, numel)
+    turns = (total.double() - 2 * y) / cells
+    steps, errors = nested.steps.double(), codec.alpha * plain.steps.double()
+    block = codec.block or numel
+    chances, counts = folded.chances(turns, steps, errors / steps, codec.ratio, block)
+    zeros = int((_each(codec, nested, numel) == 0).count_nonzero())
+    wrong = sum(chance * n for chance, n in zip(chances, counts, strict=True))
+    return Tally(sum(counts) + zeros, wrong)
 
 
-def _stack(rows: Iterable[Tensor]) -> Tensor:
-    return torch.stack(list(rows)).double()
+def _count(codec: NDQSG, w: Tensor, steps: Tensor) -> Tally:
+    """Count values that are too far off.
+
+    `w` holds the error of a plain payload `alpha` times. A nested one would have it once, and what
+    is missing may add to `w`.
+    """
+    finite = w.isfinite() & steps.isfinite()
+    limit = (codec.ratio - (1 - codec.alpha)) / 2 * steps
+    wrong = finite & (steps > 0) & (w.abs() >= limit)
+    return Tally(int(finite.count_nonzero()), int(wrong.count_nonzero()))
 
 
-def _block_means(values: Tensor, block: int | None) -> Tensor:
-    return torch.stack([part.mean() for part in torch.split(values, block or len(values))])
+def _sum(tallies: Sequence[Tally]) -> Tally:
+    return Tally(sum(tally.seen for tally in tallies), sum(tally.wrong for tally in tallies))
+
+
+def _total(vectors: Sequence[Tensor]) -> Tensor:
+    """Their sum, in order."""
+    total = vectors[0]
+    for vector in vectors[1:]:
+        total = total + vector
+    return total
+
+
+def _decoded(codec: NDQSG, part: Received, numel: int, offset: int) -> Tensor:
+    out = torch.empty(numel)
+    codec.decode_plain(part, out, offset)
+    return out.double()
+
+
+def _each(codec: NDQSG, part: Received, numel: int) -> Tensor:
+    """The step of every value."""
+    return part.steps.double().repeat_interleave(codec.block or numel)[:numel]

@@ -20,7 +20,9 @@ from gradwire.kernels.cpu_intrinsics import (
     wrapped_floor,
 )
 from gradwire.kernels.cpu_tiles import pack_tile, random_tile, unpack_tile, widen
-from gradwire.kernels.layout import TILE, packed_nbytes
+from gradwire.kernels.layout import MAX_SCALE, TILE, packed_nbytes
+
+_HUGE = np.float32(MAX_SCALE)
 
 
 @jit
@@ -29,7 +31,8 @@ def round_block(values, dither, codes, unit, zero):  # type: ignore[no-untyped-d
     if not unit > 0:
         codes[:] = zero
         return
-    top, factor = np.float32(127 << 16), np.float32(65536) / unit
+    factor = np.float32(65536) / unit
+    top = min(np.float32(127 << 16), factor * _HUGE)
     for i in range(len(values)):
         codes[i] = wrapped_floor(nearest(clip(values[i] * factor, top)), zero, dither[i])
 

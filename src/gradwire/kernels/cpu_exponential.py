@@ -96,7 +96,7 @@ def _exp_quantize(x, scales, packed, width, headroom, block, norm, key, counter)
     dither = words.view(np.uint16)
     codes = np.empty(TILE, np.uint8)
     span, most = min(block, TILE), np.int32((1 << width - 1) - 1)
-    range_ = np.float32(2.0 ** (most - 1 - headroom))
+    range_ = np.float32(2.0 ** (most - 1 - headroom))  # bits: whole powers of two are exact
     for at in range(0, len(x), TILE):
         stop = min(at + TILE, len(x))
         if norm and block > TILE and at % block == 0:

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import llvmlite
+import numba
+from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import njit, types
 from numba.core import config as numba_config
@@ -163,16 +166,29 @@ to_float16 = _intrinsic(types.int16, (_f32, _u16), _build_to_float16)
 inline = njit(nogil=True, inline="always")
 
 
-def _cache_dir() -> str:
-    """Where compiled kernels are kept: a folder for each state of all their sources.
+def _cache_dir(folder: Path = Path(__file__).parent) -> str:
+    """Where compiled kernels are kept: a place for each state of what they are compiled from.
 
-    Numba looks at the file of a function alone, and would go on using one whose callee in
-    another file has changed.
+    That is every source in `folder` whose functions or constants are compiled in, the compiler, and
+    the processor that it compiles for. Numba looks at the file of a function alone, and would go on
+    using one whose callee, or a constant, in another file has changed.
     """
-    sources = sorted(Path(__file__).parent.glob("cpu*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    sources = sorted(p for p in folder.glob("*.py") if not p.name.startswith("reference"))
+    digest = hashlib.sha256(repr(_compiler()).encode())
+    for path in sources:
+        digest.update(path.read_bytes())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return str(Path(config.CACHE_DIR or home / "gradwire") / digest)
+    return str(Path(config.CACHE_DIR or home / "gradwire") / digest.hexdigest()[:16])
+
+
+def _compiler() -> tuple[str, ...]:
+    """The compiler, and the processor as it is told to take it or finds it."""
+    name, features = config.CPU_NAME, config.CPU_FEATURES
+    if name is None:
+        name = llvm.get_host_cpu_name()
+    if features is None:
+        features = llvm.get_host_cpu_features().flatten()
+    return numba.__version__, llvmlite.__version__, name, features
 
 
 _CACHE_DIR = _cache_dir()

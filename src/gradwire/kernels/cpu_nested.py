@@ -33,7 +33,7 @@ def _quantize(x, units, packed, places, width, block, key, counter):  # type: ig
 
 
 @jit
-def _add(units, packed, total, part, ratio, alpha, width, block, key, counter):  # type: ignore[no-untyped-def]
+def _add(units, packed, total, part, share, ratio, alpha, width, block, key, counter):  # type: ignore[no-untyped-def]
     words, codes = np.empty(TILE // 2, np.uint32), np.empty(TILE, np.uint8)
     dither, span, middle = words.view(np.uint16), min(block, TILE), np.uint8(ratio // 2)
     cell, inverse = np.float32(ratio), np.float32(1 / ratio)
@@ -52,7 +52,7 @@ def _add(units, packed, total, part, ratio, alpha, width, block, key, counter): 
             for i in range(b - a):
                 y = target[i] * part
                 r = exact_level(code[i], middle, dithers[i]) * np.float32(2.0**-17) - y * scale
-                target[i] += y + (r - whole(r * inverse) * cell) * step
+                target[i] += (y + (r - whole(r * inverse) * cell) * step) * share
 
 
 def quantize_nested(
@@ -92,15 +92,19 @@ def add_nested(
     block: int | None,
     key: Key,
     offset: int = 0,
+    weight: float = 1.0,
 ) -> None:
     """See `reference_nested.add_nested`."""
     unit, packed, values = array(units), array(codes), array(total)
     words, size = key_words(key), block or max(total.numel(), TILE)
-    part, scale = np.float32(1 / count), np.float32(alpha)
+    part, share = np.float32(1 / (count * weight)), np.float32(weight)
+    scale = np.float32(alpha)
 
     def run(start: int, stop: int) -> None:
         part_unit, part_packed = unit[start // size :], packed[packed_nbytes(start, width) :]
         target, counter = values[start:stop], (offset + start) // 8
-        _add(part_unit, part_packed, target, part, ratio, scale, width, size, words, counter)
+        _add(
+            part_unit, part_packed, target, part, share, ratio, scale, width, size, words, counter
+        )  # fmt: skip
 
     spread(total.numel(), size, run)

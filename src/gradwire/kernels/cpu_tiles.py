@@ -30,11 +30,11 @@ from gradwire.kernels.cpu_intrinsics import (
     shr8,
     xor32,
 )
-from gradwire.kernels.layout import MIN_SCALE, TILE
+from gradwire.kernels.layout import MAX_SCALE, MIN_SCALE, TILE
 
 _INF_BITS = np.int32(0x7F800000)
 _NAN = np.float32(np.nan)
-_TINY = np.float32(MIN_SCALE)
+_TINY, _HUGE = np.float32(MIN_SCALE), np.float32(MAX_SCALE)
 
 
 @inline
@@ -168,7 +168,7 @@ def _scale(top, l2, square):  # type: ignore[no-untyped-def]
     if top >= _INF_BITS:
         return _NAN
     scale = np.float32(np.sqrt(square)) if l2 else as_float(np.int32(top))
-    return max(scale, _TINY)
+    return min(max(scale, _TINY), _HUGE)
 
 
 @jit

@@ -22,6 +22,9 @@ MAX_WIDTH = 16
 MAX_BLOCK = 1 << 31
 MIN_SCALE = 2.0**-100
 """Scales below this are raised to it, so that 1 / scale is finite. Zeros stay exact zeros."""
+MAX_SCALE = 2.0**127
+"""Scales above this are lowered to it, and larger values clipped, so that half a step more than the
+largest value is finite. So are the means of what any number of workers have sent."""
 
 
 def fields(width: int) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradwire.codec import Key
 from gradwire.kernels import reference_tiles as tiles
-from gradwire.kernels.layout import packed_nbytes
+from gradwire.kernels.layout import MAX_SCALE, packed_nbytes
 from gradwire.kernels.reference_pack import pack, unpack
 
 
@@ -33,23 +33,31 @@ def quantize_dithered(
 ) -> None:
     """Round x / unit to one of -127 to 127 at random, up or down, and pack it in 8 bits.
 
+    Values beyond `MAX_SCALE` count as that.
     Like `reference.quantize`, but for given steps instead of scales, so that the codes do not
     depend on how many levels there are. A unit that is zero or NaN makes codes of `zero`.
     """
-    top, half = 127 << 16, packed_nbytes(x.numel(), 4)
+    half = packed_nbytes(x.numel(), 4)
     for start, stop, rows, size in tiles.tiles(x.numel()):
         values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
         unit = tiles.scale_of_values(units, start, rows, size, block)
-        scaled = (values * (torch.full_like(unit, 65536.0) / unit)).clamp(-top, top)
-        whole = torch.where(unit > 0, scaled, 0.0).round().to(torch.int64)
         dither = tiles.half_words((offset + start) // 8, rows, size, key)
-        level = torch.where(unit > 0, (whole + dither) >> 16, 0)
+        level = dithered_level(values, unit, dither)
         code = (level + zero) & 0xFF
         parts = ((0, code & 0xF, 4), (half, code >> 4, 4)) if planes else ((0, code, 8),)
         for base, part, width in parts:
             packed = pack(part, width)
             at = base + packed_nbytes(start, width)
             codes[at : at + packed.numel()] = packed
+
+
+def dithered_level(values: Tensor, unit: Tensor, dither: Tensor) -> Tensor:
+    """Values in units to 16 fraction bits, plus 16 random ones, floored; 0 unless unit > 0."""
+    factor = torch.full_like(unit, 65536.0) / unit
+    top = (factor * MAX_SCALE).clamp_max(127 << 16)
+    scaled = torch.minimum(torch.maximum(values * factor, -top), top)
+    whole = torch.where(unit > 0, scaled, 0.0).round().to(torch.int64)
+    return torch.where(unit > 0, (whole + dither) >> 16, 0)
 
 
 def dequantize_dithered(

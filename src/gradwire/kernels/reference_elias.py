@@ -13,7 +13,7 @@ from torch import Tensor
 def elias_sizes(codes: Tensor, *, levels: int) -> tuple[int, int, int]:
     """Nonzeros of `codes` (one a byte), and the bits of their sparse and of their dense code."""
     sparse, dense = _sparse_bits(codes, levels), _dense_bits(codes, levels)
-    return int((codes != levels).sum()), len(sparse), len(dense)
+    return int((codes != levels).count_nonzero()), len(sparse), len(dense)
 
 
 def elias_encode(codes: Tensor, out: Tensor, *, levels: int, sparse: bool) -> None:

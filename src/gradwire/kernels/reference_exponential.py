@@ -8,6 +8,8 @@ each time that codes are added.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -42,7 +44,7 @@ def exp_quantize(
         values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
         scale = tiles.scale_of_values(scales, start, rows, size, block)
         dither = tiles.half_words((offset + start) // 8, rows, size, key)
-        share = (values.abs() * (1.0 / scale)).clamp_max(1.0) * 2.0 ** (most - 1 - headroom)
+        share = (values.abs() * (1.0 / scale)).clamp_max(1.0) * math.ldexp(1, most - 1 - headroom)
         share = torch.where(scale.isfinite(), share, 0.0)
         power = (share.view(torch.int32).to(torch.int64) + 64 + (dither << 7) >> 23) - 127
         least = ((share.clamp_max(1.0) * 65536.0).round().to(torch.int64) + dither) >> 16

@@ -94,6 +94,7 @@ def _pack(code: Tensor, width: int) -> Tensor:
     per_word, (rows, size) = WORD // width, code.shape
     code = torch.nn.functional.pad(code, (0, per_word * words_per_tile(size, width) - size))
     place = width * torch.arange(per_word).view(-1, 1)
+    # bits: integers
     return (code.view(rows, per_word, -1) << place).sum(1).view(-1)
 
 

@@ -15,7 +15,7 @@ def pack(code: Tensor, width: int) -> Tensor:
     for bits, shift in fields(width):
         part = ((code >> shift) & ((1 << bits) - 1)).view(code.shape[0], 8 // bits, -1)
         place = bits * torch.arange(8 // bits).view(-1, 1)
-        packed.append((part << place).sum(1))
+        packed.append((part << place).sum(1))  # bits: integers
     return torch.cat(packed, 1).view(-1).to(torch.uint8)
 
 

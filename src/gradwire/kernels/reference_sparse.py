@@ -30,7 +30,7 @@ def select(x: Tensor, count: int) -> tuple[int, int]:
     magnitudes = _magnitudes(x)
     threshold = magnitudes.sort(descending=True).values[count - 1]
     equal = (magnitudes == threshold).nonzero()[:, 0]
-    wanted = count - int((magnitudes > threshold).sum())
+    wanted = count - int((magnitudes > threshold).count_nonzero())
     return int(threshold), int(equal[wanted - 1]) + 1
 
 
@@ -49,12 +49,13 @@ def expand(bitmap: Tensor, kept: Tensor, out: Tensor) -> None:
 
 def count_bits(bitmap: Tensor) -> int:
     """How many values a bitmap names."""
-    return int(_read_bits(bitmap).sum())
+    return int(_read_bits(bitmap).count_nonzero())
 
 
 def gap_sizes(bitmap: Tensor) -> list[int]:
     """How many bits the unary part of the gaps takes, for `rice` from 0 to 15."""
     gaps = _gaps(_read_bits(bitmap))
+    # bits: integers
     return [int((gaps >> rice).sum()) + gaps.numel() for rice in range(16)]
 
 
@@ -63,7 +64,7 @@ def gap_encode(bitmap: Tensor, low: Tensor, unary: Tensor, *, rice: int) -> None
     gaps = _gaps(_read_bits(bitmap))
     pack_codes(gaps & ((1 << rice) - 1), low, rice)
     bits = torch.zeros(8 * unary.numel(), dtype=torch.bool)
-    bits[((gaps >> rice) + 1).cumsum(0) - 1] = True
+    bits[((gaps >> rice) + 1).cumsum(0) - 1] = True  # bits: integers
     _write_bits(bits, unary)
 
 
@@ -76,7 +77,7 @@ def gap_decode(
     if high.numel() != count or not ends:
         return False
     gaps = (high << rice) + unpack_codes(low, count, rice)
-    places = (gaps + 1).cumsum(0) - 1
+    places = (gaps + 1).cumsum(0) - 1  # bits: integers
     if count and int(places[-1]) >= numel:
         return False
     bits = torch.zeros(8 * bitmap.numel(), dtype=torch.bool)
@@ -100,4 +101,5 @@ def _read_bits(bitmap: Tensor) -> Tensor:
 
 def _write_bits(bits: Tensor, bitmap: Tensor) -> None:
     padded = torch.nn.functional.pad(bits, (0, 8 * bitmap.numel() - bits.numel())).view(-1, 8)
+    # bits: integers
     bitmap.copy_((padded.to(torch.int64) << torch.arange(8)).sum(1))

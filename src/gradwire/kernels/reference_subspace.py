@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradwire.kernels.layout import TILE
-from gradwire.kernels.reference_tiles import tree_sum
+from gradwire.kernels.exact import tree_sum
 
 LANES = 16
 """Coefficients of a slice whose energies are added side by side."""

@@ -18,6 +18,7 @@ def add_packed(codes: Tensor, total: Tensor, *, numel: int, width: int, total_wi
     What the last tile is padded with is added too.
     """
     padded = -(-numel // 8) * 8
+    # bits: integers
     sums = torch.stack([unpack_codes(packed, padded, width) for packed in codes]).sum(0)
     pack_codes(sums, total, total_width)
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import Key
-from gradwire.kernels.layout import MIN_SCALE, TILE, num_blocks
+from gradwire.kernels.exact import sqrt, tree_sum
+from gradwire.kernels.layout import MAX_SCALE, MIN_SCALE, TILE, num_blocks
 
 _MASK = 0xFFFFFFFF
 
@@ -41,6 +42,7 @@ def _mulhilo(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
 def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> None:
     """Write the "max" or "l2" norm of each block of `x` to `scales`; NaN if it holds inf or NaN.
 
+    Norms are kept from `MIN_SCALE` to `MAX_SCALE`.
     The l2 norm is defined to the last bit: squares in float64, a halving tree over the values
     of a tile, and another over the tiles of a block.
     """
@@ -51,19 +53,9 @@ def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> 
     if norm == "max":
         scale = values.abs().amax((1, 2))
     else:
-        scale = tree_sum(tree_sum(values.double().square())).sqrt().float()
+        scale = sqrt(tree_sum(tree_sum(values.double().square()))).float()
     finite = values.isfinite().all(2).all(1)
-    scales.copy_(torch.where(finite, scale.clamp_min(MIN_SCALE), torch.nan))
-
-
-def tree_sum(values: Tensor) -> Tensor:
-    """Sum over the last dimension: pad with zeros to a power of two, then add halves."""
-    size = 1 << (values.shape[-1] - 1).bit_length()
-    values = torch.nn.functional.pad(values, (0, size - values.shape[-1]))
-    while size > 1:
-        size //= 2
-        values = values[..., :size] + values[..., size:]
-    return values[..., 0]
+    scales.copy_(torch.where(finite, scale.clamp(MIN_SCALE, MAX_SCALE), torch.nan))
 
 
 def padded(x: Tensor, size: int) -> Tensor:
