@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import Codec, Key, check_input
-from gradwire.codecs import parse
+from gradwire.codecs import parse, rooms
 
 Bytes = bytes | bytearray | memoryview
 
@@ -185,7 +185,8 @@ def encode(codec: Codec, x: Tensor, key: Key = _FIRST_KEY) -> bytes:
     flat = x.detach().cpu().reshape(-1).contiguous()
     start = header.nbytes
     room = torch.empty(start + codec.max_nbytes(flat.numel()) + CHECKSUM_NBYTES, dtype=torch.uint8)
-    size = codec.encode_into(flat, room[start:-CHECKSUM_NBYTES], key)
+    with rooms.temporary():
+        size = codec.encode_into(flat, room[start:-CHECKSUM_NBYTES], key)
     header = replace(header, payload_nbytes=size)
     message = room.numpy().data[: header.message_nbytes]
     message[:start] = header.pack()
@@ -212,7 +213,8 @@ def decode(message: Bytes, *, max_numel: int | None = None) -> Tensor:
     header = whole.header
     try:
         out = torch.empty(header.numel, dtype=torch.float32)
-        whole.codec.decode_into(_tensor(whole.payload), out, header.key)
+        with rooms.temporary():
+            whole.codec.decode_into(_tensor(whole.payload), out, header.key)
         return out.to(header.dtype).reshape(header.shape)
     except _REFUSALS as error:
         raise WireError(

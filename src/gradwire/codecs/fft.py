@@ -145,35 +145,45 @@ class FFTSparse(Codec):
         accumulate: bool = False,
     ) -> None:
         """See `Codec.decode_into`; neither `key` nor `offset` matters here."""
-        self._decode_sum([payload], out, weight, accumulate)
+        self._add([payload], out, weight) if accumulate else self._sum([payload], out, weight)
 
     def aggregate_into(
         self, payloads: Sequence[Tensor], out: Tensor, keys: Sequence[Key], offset: int = 0
     ) -> None:
         """Sum the coefficients of all workers, and turn them back once."""
-        self._decode_sum(payloads, out, 1.0 / len(payloads), False)
+        self._sum(payloads, out, 1.0 / len(payloads))
 
-    def _decode_sum(
-        self, payloads: Sequence[Tensor], out: Tensor, weight: float, accumulate: bool
-    ) -> None:
-        """One inverse transform for each domain that a worker has chosen."""
-        sums: dict[str, Tensor] = {}
+    def _sum(self, payloads: Sequence[Tensor], out: Tensor, weight: float) -> None:
+        """Sum in `out`; who has chosen another domain than the first is added afterwards."""
+        domains = [self._wire.domain(payload, out.numel()) for payload in payloads]
+        others, domain = [], DOMAINS[domains[0]]
+        out.zero_()
+        for payload, chosen in zip(payloads, domains, strict=True):
+            if chosen == domains[0]:
+                self._wire.read(payload, out.numel()).add_to(out)
+            else:
+                others.append(payload)
+        inverse(domain, out, out, self.block, weight=weight)
+        self._add(others, out, weight)
+
+    def _add(self, payloads: Sequence[Tensor], out: Tensor, weight: float) -> None:
+        """Turn back and add one after the other, in pieces, so that it takes no room."""
         for payload in payloads:
             kept = self._wire.read(payload, out.numel())
-            domain = DOMAINS[kept.domain]
-            if domain not in sums:
-                sums[domain] = room(domain, out.numel(), torch.float32, out.device).zero_()
-            kept.add_to(sums[domain])
-        for domain, total in sums.items():
-            inverse(domain, total, out, self.block, weight=weight, accumulate=accumulate)
-            accumulate = True
+            for start, stop, add in kept.pieces():
+                piece = room("coefficients", stop - start, torch.float32, out.device).zero_()
+                add(piece)
+                inverse(
+                    DOMAINS[kept.domain], piece, out[start:stop], self.block,
+                    weight=weight, accumulate=True,
+                )  # fmt: skip
 
     def _best_domain(self, x: Tensor, step: int) -> str:
         """The domain whose largest coefficients hold most of the energy."""
         sample = _sample(x, self.block)
         kept = self.num_kept(sample.numel(), step)
-        energies = {domain: _energy(domain, sample, kept, self.block) for domain in DOMAINS}
-        return max(energies, key=energies.__getitem__)
+        norms = {domain: _kept_norm(domain, sample, kept, self.block) for domain in DOMAINS}
+        return max(norms, key=norms.__getitem__)
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
         """A head, the coefficients, and where they are."""
@@ -198,12 +208,14 @@ def _sample(x: Tensor, block: int) -> Tensor:
     return torch.cat([p if p.isfinite().all() else torch.zeros_like(p) for p in parts])
 
 
-def _energy(domain: str, x: Tensor, kept: int, block: int) -> float:
-    """The energy of the `kept` largest coefficients."""
+def _kept_norm(domain: str, x: Tensor, kept: int, block: int) -> float:
+    """The norm of the `kept` largest coefficients, to the same bit on every processor."""
     if not kept:
         return 0.0
-    coefficients = torch.empty_like(x)
+    kernel, coefficients = kernels.select(x.device), torch.empty_like(x)
     forward(domain, x, coefficients, block)
-    threshold, _ = kernels.select(x.device).select(coefficients, kept)
-    largest = coefficients.view(torch.int32).bitwise_and(0x7FFFFFFF) >= threshold
-    return float(coefficients[largest].double().square().sum())
+    threshold, _ = kernel.select(coefficients, kept)
+    dropped = coefficients.view(torch.int32).bitwise_and(0x7FFFFFFF) < threshold
+    norm = torch.empty(1)
+    kernel.block_scales(coefficients.masked_fill_(dropped, 0.0), norm, block=None, norm="l2")
+    return float(norm)

@@ -13,7 +13,9 @@ With `wire="zstd"`, all but the header is one zstd frame.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,27 +26,15 @@ from gradwire import kernels
 from gradwire.codec import check_size, sizes_up_to
 from gradwire.codecs.rooms import room
 from gradwire.codecs.wires import compress, decompress
-from gradwire.kernels.layout import packed_nbytes
+from gradwire.kernels.layout import TILE, packed_nbytes
 from gradwire.kernels.rangefloat import fitted_base, is_base
 
 _HEADER = struct.Struct("<qqiBBBB")
+_PIECE = 1 << 16
+"""Coefficients that are decoded at a time: a multiple of every block, and less than a cache."""
 _PLACES = ("places", "bitmap", "gaps")
 _ALL, _BITMAP, _GAPS = range(3)
 _NOT_FINITE = 0x7F800000
-
-
-@dataclass(frozen=True)
-class Places:
-    """Which coefficients are kept: `form`, its `rice` if it has one, and the bytes that say so."""
-
-    form: int
-    rice: int
-    parts: tuple[Tensor, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all parts."""
-        return sum(part.numel() for part in self.parts)
 
 
 class _Head(NamedTuple):
@@ -74,60 +64,43 @@ class SparseWire:
         return _HEADER.size + most + (most // 128 + 1024 if self.zstd else 0)
 
     def encode(self, coefficients: Tensor, kept: int, domain: int, out: Tensor) -> int:
-        """Write the `kept` largest coefficients to `out`; blocks not finite are zeroed first."""
-        kernel = kernels.select(coefficients.device)
+        """Write the `kept` largest coefficients to `out`; `coefficients` is overwritten."""
+        kernel, numel = kernels.select(coefficients.device), coefficients.numel()
         spoilt = coefficients.new_empty(0, dtype=torch.uint8)
         if (largest := kernel.largest(coefficients)) >= _NOT_FINITE:
             spoilt = self._spoil(coefficients)
             largest = kernel.largest(coefficients)
-        values, places = self._select(coefficients, kept)
-        base, codes = 0, values.view(torch.uint8)
-        if self.bits is not None:
+        values, bitmap = self._select(coefficients, kept)
+        most = self.max_nbytes(numel, kept) - _HEADER.size
+        body = _bytes("body", most, out.device) if self.zstd else out[_HEADER.size :]
+        base, at = 0, self._values_nbytes(kept)
+        if self.bits is None:
+            body[:at] = values.view(torch.uint8)
+        else:
             base = fitted_base(largest, bits=self.bits, mantissa=self.mantissa)
-            codes = _bytes("codes", self._values_nbytes(kept), out.device)
             options = {"bits": self.bits, "mantissa": self.mantissa, "base": base}
-            kernel.range_float_encode(values, codes, **options)
-        header = _HEADER.pack(
-            kept, places.nbytes, base, domain, places.form, places.rice, spoilt.numel() > 0
-        )
-        return self._write(out, header, codes, spoilt, *places.parts)
+            kernel.range_float_encode(values, body[:at], **options)
+        body[at : at + spoilt.numel()] = spoilt
+        at += spoilt.numel()
+        form, rice, nbytes = _put_places(bitmap, kept, body[at:])
+        header = _HEADER.pack(kept, nbytes, base, domain, form, rice, spoilt.numel() > 0)
+        out[: _HEADER.size] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        if not self.zstd:
+            return _HEADER.size + at + nbytes
+        frame = compress(body[: at + nbytes])
+        out[_HEADER.size :][: frame.numel()] = frame
+        return _HEADER.size + frame.numel()
 
-    def _select(self, coefficients: Tensor, kept: int) -> tuple[Tensor, Places]:
-        """The largest coefficients, in order, and where they are."""
+    def _select(self, coefficients: Tensor, kept: int) -> tuple[Tensor, Tensor | None]:
+        """The largest, in order, moved to the front, and where they were; None if all are."""
         numel, device = coefficients.numel(), coefficients.device
         if kept == numel:
-            return coefficients, Places(_ALL, 0, ())
+            return coefficients, None
         kernel = kernels.select(device)
         threshold, stop = kernel.select(coefficients, kept)
-        values = room("values", kept, torch.float32, device)
-        bitmap = _bytes("bitmap", bitmap_nbytes(numel), device)
+        values, bitmap = coefficients[:kept], _bytes("bitmap", bitmap_nbytes(numel), device)
         kernel.compact(coefficients, bitmap, values, threshold=threshold, stop=stop)
-        return values, self._shortest(bitmap, kept)
-
-    def _shortest(self, bitmap: Tensor, kept: int) -> Places:
-        kernel = kernels.select(bitmap.device)
-        unary_bits = kernel.gap_sizes(bitmap)
-        sizes = [
-            packed_nbytes(kept, rice) + bitmap_nbytes(unary)
-            for rice, unary in enumerate(unary_bits)
-        ]
-        rice = sizes.index(min(sizes))
-        if sizes[rice] >= bitmap.numel():
-            return Places(_BITMAP, 0, (bitmap,))
-        low = _bytes("low", packed_nbytes(kept, rice), bitmap.device)
-        unary = _bytes("unary", bitmap_nbytes(unary_bits[rice]), bitmap.device)
-        kernel.gap_encode(bitmap, low, unary, rice=rice)
-        return Places(_GAPS, rice, (low, unary))
-
-    def _write(self, out: Tensor, header: bytes, *parts: Tensor) -> int:
-        out[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-        size = sum(part.numel() for part in parts)
-        if self.zstd:
-            frame = compress(torch.cat(parts, out=_bytes("body", size, out.device)))
-            out[len(header) :][: frame.numel()] = frame
-            return len(header) + frame.numel()
-        torch.cat(parts, out=out[len(header) : len(header) + size])
-        return len(header) + size
+        return values, bitmap
 
     def read(self, payload: Tensor, numel: int) -> Kept:
         """What a payload of `numel` coefficients says; ValueError if it is not whole."""
@@ -142,6 +115,10 @@ class SparseWire:
             self, numel, head.kept, head.base, head.domain, head.form, head.rice,
             codes, flags, index,
         )  # fmt: skip
+
+    def domain(self, payload: Tensor, numel: int) -> int:
+        """The number of the domain that a payload names."""
+        return self._head(payload, numel).domain
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
         """See `Codec.anatomy`; of what zstd has compressed no parts are told apart."""
@@ -211,25 +188,47 @@ class Kept:
 
     def add_to(self, coefficients: Tensor) -> None:
         """Add them to `coefficients`; those of a spoilt block become NaN."""
-        values = self._values()
-        if self.form == _ALL:
-            if self.kept != self.numel or self.places.numel():
-                raise ValueError("the header is damaged: it does not keep all, yet says no places.")
-            coefficients += values
-        else:
-            kernels.select(values.device).expand(self._bitmap(), values, coefficients)
-        if self.spoilt.numel():
-            flags = np.unpackbits(self.spoilt.numpy(), bitorder="little")
-            blocks = torch.from_numpy(flags[: -(-self.numel // self.wire.block)]).bool()
-            coefficients[self.wire._in_blocks(blocks, self.numel)] = torch.nan
+        for start, stop, add in self.pieces():
+            add(coefficients[start:stop])
 
-    def _values(self) -> Tensor:
-        if self.wire.bits is None:
-            return self.codes.clone().view(torch.float32)  # the message may have it unaligned
-        values = room("values", self.kept, torch.float32, self.codes.device)
-        options = {"bits": self.wire.bits, "mantissa": self.wire.mantissa, "base": self.base}
-        kernels.select(values.device).range_float_decode(self.codes, values, **options)
-        return values
+    def pieces(self) -> Iterator[tuple[int, int, Callable[[Tensor], None]]]:
+        """(first, last, a function that adds those in between to what it is given), in order."""
+        bitmap = self._bitmap() if self.form != _ALL else None
+        if bitmap is None and (self.kept != self.numel or self.places.numel()):
+            raise ValueError("the header is damaged: it does not keep all, yet says no places.")
+        kernel, done = kernels.select(self.codes.device), 0
+        for start in range(0, self.numel, _PIECE):
+            stop = min(start + _PIECE, self.numel)
+            part = None if bitmap is None else bitmap[start // 8 : bitmap_nbytes(stop)]
+            count = stop - start if part is None else kernel.count_bits(part)
+            yield start, stop, partial(self._add, part, self._values(done, count), start)
+            done += count
+
+    def _add(self, bitmap: Tensor | None, values: Tensor, start: int, out: Tensor) -> None:
+        if bitmap is None:
+            out += values
+        else:
+            kernels.select(out.device).expand(bitmap, values, out)
+        if self.spoilt.numel():
+            block = self.wire.block
+            first, last = start // block, -(-(start + out.numel()) // block)
+            flags = np.unpackbits(
+                self.spoilt[first // 8 : -(-last // 8)].numpy(), bitorder="little"
+            )
+            blocks = torch.from_numpy(flags[first % 8 :][: last - first]).bool()
+            out[self.wire._in_blocks(blocks, out.numel())] = torch.nan
+
+    def _values(self, start: int, count: int) -> Tensor:
+        """Those from `start` on; codes are packed in tiles, so whole tiles are decoded."""
+        bits, device = self.wire.bits, self.codes.device
+        if bits is None:  # the message may have them unaligned
+            return self.codes[4 * start : 4 * (start + count)].clone().view(torch.float32)
+        first, last = start // TILE * TILE, min(self.kept, -(-(start + count) // TILE) * TILE)
+        values = room("values", last - first, torch.float32, device)
+        codes = self.codes[packed_nbytes(first, bits) : packed_nbytes(last, bits)]
+        options = {"bits": bits, "mantissa": self.wire.mantissa, "base": self.base}
+        kernels.select(device).range_float_decode(codes, values, **options)
+        return values[start - first :][:count]
 
     def _bitmap(self) -> Tensor:
         """Where they are; checked, so that nothing is read or written out of bounds."""
@@ -255,6 +254,25 @@ class Kept:
         unary = _bytes("unary", rest.numel(), rest.device).copy_(rest)
         options = {"rice": self.rice, "count": self.kept, "numel": self.numel}
         return bool(kernels.select(bitmap.device).gap_decode(low, unary, bitmap, **options))
+
+
+def _put_places(bitmap: Tensor | None, kept: int, out: Tensor) -> tuple[int, int, int]:
+    """Write where coefficients are in the shortest way: its form, its `rice`, and its bytes."""
+    if bitmap is None:
+        return _ALL, 0, 0
+    kernel = kernels.select(bitmap.device)
+    unary_bits = kernel.gap_sizes(bitmap)
+    lows = [packed_nbytes(kept, rice) for rice in range(len(unary_bits))]
+    sizes = [low + bitmap_nbytes(unary) for low, unary in zip(lows, unary_bits, strict=True)]
+    size = min(sizes)
+    rice = sizes.index(size)
+    if size >= bitmap.numel():
+        out[: bitmap.numel()] = bitmap
+        return _BITMAP, 0, bitmap.numel()
+    unary = _bytes("unary", size - lows[rice], bitmap.device)
+    kernel.gap_encode(bitmap, out[: lows[rice]], unary, rice=rice)
+    out[lows[rice] : size] = unary
+    return _GAPS, rice, size
 
 
 def bitmap_nbytes(numel: int) -> int:

@@ -55,6 +55,7 @@ from gradwire.kernels.cpu_tiles import (
     store_codes,
     unpack_tile,
 )
+from gradwire.kernels.cpu_transform import transform, transform_back
 from gradwire.kernels.layout import TILE, packed_nbytes
 
 __all__ = [
@@ -92,6 +93,8 @@ __all__ = [
     "range_float_encode",
     "select",
     "set_num_threads",
+    "transform",
+    "transform_back",
 ]
 
 

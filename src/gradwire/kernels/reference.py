@@ -35,6 +35,7 @@ from gradwire.kernels.reference_sparse import (
 from gradwire.kernels.reference_subspace import combine, project
 from gradwire.kernels.reference_sums import add_packed, dequantize_sum
 from gradwire.kernels.reference_tiles import block_scales, philox
+from gradwire.kernels.reference_transform import transform, transform_back
 
 __all__ = [
     "add_nested",
@@ -70,6 +71,8 @@ __all__ = [
     "range_float_decode",
     "range_float_encode",
     "select",
+    "transform",
+    "transform_back",
 ]  # fmt: skip
 
 
