@@ -8,17 +8,19 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import AgreeingCodec, Codec, Key, ReducibleCodec, SummableCodec
+from gradwire.codecs import as_codec
 from gradwire.collectives.choice import check, choose
 
 
 def simulate(
-    codec: Codec, vectors: Sequence[Tensor], key: Key, collective: str | None = None
+    codec: Codec | str, vectors: Sequence[Tensor], key: Key, collective: str | None = None
 ) -> Tensor:
     """The mean that workers holding `vectors` agree on (float32, flat).
 
     Sums of `all_reduce` are taken in the order of ranks; a backend may add floats in another
     order and differ in the last bit.
     """
+    codec = as_codec(codec)
     collective = collective or choose(codec, len(vectors))
     check(codec, collective, len(vectors))
     vectors = [vector.detach().reshape(-1) for vector in vectors]
