@@ -66,14 +66,11 @@ def attach(
         warmup_steps=policy.warmup_steps,
         chunk=chunk,
     )
-    name = offers[0][0]
+    own = groups.same_members(module.process_group, f"gradwire/{offers[0][0]}", lanes)
     handle = Handle(
         parameters,
         reducer,
-        [
-            Link(groups.same_members(module.process_group, f"gradwire/{name}/{i}"))
-            for i in range(lanes)
-        ],
+        [Link(group) for group in own],
         streams.Stream(seed, streams.free_number([taken for _, taken in offers])),
         num_reduced=num_reduced(module),
         scaler=scaler,

@@ -18,11 +18,17 @@ _leaving = threading.Lock()
 """PyTorch keeps its groups in plain dictionaries, and lanes leave theirs in their own threads."""
 
 
-def same_members(group: dist.ProcessGroup, name: str) -> dist.ProcessGroup:
-    """A group like `group`, with its timeout, that nobody else uses. All members must call it.
+def same_members(group: dist.ProcessGroup, name: str, count: int) -> list[dist.ProcessGroup]:
+    """`count` groups like `group`, with its timeout, that nobody else uses. All members call it.
 
-    `name` must be the same on all of them, and no other group's.
+    `name` must be the same on all of them, and that of no other groups.
     """
+    made = [_same_members(group, f"{name}/{number}") for number in range(count)]
+    dist.barrier(group)  # who left at once would cut off those who are still connecting
+    return made
+
+
+def _same_members(group: dist.ProcessGroup, name: str) -> dist.ProcessGroup:
     members = [dist.get_global_rank(group, rank) for rank in range(group.size())]
     backend, _ = c10d._world.pg_map[group]
     own: dist.ProcessGroup
