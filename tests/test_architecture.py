@@ -11,7 +11,7 @@ ROOT = Path(gradwire.__file__).parent
 LAYERS = [
     {"codec", "learning", "kernels", "turns"},
     {"codecs"},
-    {"wire", "link", "parts", "parameters", "policy", "stats"},
+    {"wire", "groups", "link", "parts", "parameters", "policy", "stats", "streams"},
     {"agreement", "collectives", "lanes", "learner", "raw"},
     {"route", "failures"},
     {"reducer", "scatterer"},

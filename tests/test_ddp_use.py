@@ -65,6 +65,8 @@ SCENES = {
     "small buckets": (Net, {"bucket_cap_mb": 0.05}),
     "gradient_as_bucket_view": (Net, {"gradient_as_bucket_view": True}),
     "static_graph": (Net, {"static_graph": True}),
+    "static_graph, two types": (lambda: Net(dtypes=MIXED), {"static_graph": True}),
+    "static_graph, sparse": (lambda: Net(sparse=True), {"static_graph": True}),
     "find_unused": (lambda: Net(optional=True), {"find_unused_parameters": True}),
     "mixed dtypes": (lambda: Net(dtypes=MIXED), {}),
     "tied": (lambda: Net(tied=True), {}),

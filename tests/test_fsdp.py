@@ -267,7 +267,7 @@ def attach_wrongly(rank):
     with pytest.raises(TypeError, match="use `DQSG`"):
         gw.attach(module, gw.NDQSG())
     with pytest.raises(TypeError, match="`codec` must be a codec"):
-        gw.attach(module, "qsgd")
+        gw.attach(module, 4)
     with pytest.raises(ValueError, match="`seed` is 0 on rank 0 and 1 on rank 1"):
         gw.attach(module, gw.QSGD(), seed=rank)
     handle = gw.attach(module, gw.QSGD())

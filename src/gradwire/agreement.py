@@ -1,4 +1,4 @@
-"""What `attach` asks of a codec, and of the settings of all ranks together."""
+"""What `attach` asks of the settings of all ranks together."""
 
 from __future__ import annotations
 
@@ -6,27 +6,22 @@ from typing import Any
 
 import torch.distributed as dist
 
-from gradwire.codec import Codec
 from gradwire.link import Link
 
 
-def check_codec(codec: object) -> None:
-    """Refuse what is no codec."""
-    if not isinstance(codec, Codec):
-        raise TypeError(
-            f"`codec` must be a codec such as `gw.QSGD(bits=4)`, got {codec!r}; "
-            '`gw.parse("qsgd:bits=4")` makes one from a string.'
-        )
+def check_agreement(settings: dict[str, Any], link: Link, offer: Any = None) -> list[Any]:
+    """Every rank must attach with the same settings; name the one that does not, and what.
 
-
-def check_agreement(settings: dict[str, Any], link: Link) -> None:
-    """Every rank must attach with the same settings; name the one that does not, and what."""
+    What every rank offers comes back, in the order of ranks.
+    """
     everyone: list[Any] = [None] * link.size
-    dist.all_gather_object(everyone, settings, group=link.group)
+    dist.all_gather_object(everyone, (settings, offer), group=link.group)
+    first, _ = everyone[0]
     for name in settings:
-        for rank, theirs in enumerate(everyone):
-            if theirs[name] != everyone[0][name]:
+        for rank, (theirs, _) in enumerate(everyone):
+            if theirs[name] != first[name]:
                 raise ValueError(
-                    f"ranks attach with different settings: `{name}` is {everyone[0][name]!r} on "
+                    f"ranks attach with different settings: `{name}` is {first[name]!r} on "
                     f"rank 0 and {theirs[name]!r} on rank {rank}; they must be the same."
                 )
+    return [theirs for _, theirs in everyone]

@@ -13,8 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 
-from gradwire.agreement import check_agreement, check_codec
+from gradwire.agreement import check_agreement
 from gradwire.codec import Codec
+from gradwire.codecs import as_codec
 from gradwire.codecs.cast import Identity
 from gradwire.comms import Gather, Scatter
 from gradwire.gatherer import Gatherer
@@ -23,15 +24,16 @@ from gradwire.link import Link
 from gradwire.reducer import Reducer
 from gradwire.scatterer import Scatterer
 from gradwire.sharded import Handle, Unit
+from gradwire.streams import check_seed
 
 
 def attach(
     module: FSDPModule,
-    codec: Codec,
+    codec: Codec | str,
     *,
     replicas: DeviceMesh | dist.ProcessGroup | None = None,
-    within: Codec | None = None,
-    weights: Codec | None = None,
+    within: Codec | str | None = None,
+    weights: Codec | str | None = None,
     scaler: GradScaler | None = None,
     error_feedback: bool | None = None,
     min_numel: int = 10_000,
@@ -54,6 +56,10 @@ def attach(
         buffer of all gradients of a module, without those of FSDP modules below it.
     seed: of the random streams; runs with the same seed and data are the same bit for bit.
     """
+    check_seed(seed)
+    codec = as_codec(codec)
+    within = None if within is None else as_codec(within)
+    weights = None if weights is None else as_codec(weights)
     if replicas is None and within is not None:
         raise ValueError("`within` goes with `replicas`; without them pass the codec as `codec`.")
     if isinstance(replicas, DeviceMesh):
@@ -141,7 +147,6 @@ def _check_module(name: str, groups: list[Any]) -> None:
 
 def _check_leg(codec: Codec, group: dist.ProcessGroup, settings: dict[str, Any]) -> None:
     """Will `codec` do for what goes through `group`, and have all there the same settings?"""
-    check_codec(codec)
     if isinstance(codec, LearningCodec):
         raise TypeError(
             f"{codec!r} learns from the means of whole parameters, and FSDP leaves each worker a "
@@ -156,7 +161,6 @@ def _check_leg(codec: Codec, group: dist.ProcessGroup, settings: dict[str, Any])
 
 
 def _check_weights(codec: Codec) -> None:
-    check_codec(codec)
     if not codec.unbiased:
         raise ValueError(
             f"`weights` must be an unbiased codec such as `gw.QSGD(bits=8)`, got {codec!r}; "

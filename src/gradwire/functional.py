@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from torch import Tensor
 
 from gradwire.codec import Codec, check_input
+from gradwire.codecs import as_codec
 from gradwire.learning import LearningCodec
 from gradwire.link import Link
 from gradwire.parts import Part
 from gradwire.reducer import Reducer
+from gradwire.streams import check_seed
 
 _steps: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
 
 def all_reduce(
     tensor: Tensor,
-    codec: Codec,
+    codec: Codec | str,
     group: dist.ProcessGroup | None = None,
     *,
     collective: str | None = None,
@@ -28,9 +31,12 @@ def all_reduce(
     """Replace `tensor` by its mean over the workers of `group`, sent through `codec`.
 
     Every rank must call it with the same codec and shape. Calls are numbered, so that each draws
-    fresh random bits. There is no error feedback: keep `tensor - result` yourself if you want it.
+    fresh random bits, which no attachment draws, nor a call among other members. There is no error
+    feedback: keep `tensor - result` yourself if you want it.
     """
     check_input(tensor)
+    codec = as_codec(codec)
+    check_seed(seed)
     if isinstance(codec, LearningCodec):
         raise ValueError(
             f"{codec!r} learns over many steps, which `all_reduce` does not connect; use "
@@ -54,5 +60,11 @@ def all_reduce(
     reducer.step = _steps.get(group, 0)
     _steps[group] = reducer.step + 1
     flat = tensor.detach().view(-1)
-    reducer.reduce(flat, [Part(flat, 0)])
+    reducer.reduce(flat, [Part(flat, _number(group), name="tensor")])
     return tensor
+
+
+def _number(group: dist.ProcessGroup) -> int:
+    """In place of the number of a parameter, one that none has, by the members of `group`."""
+    members = ",".join(map(str, dist.get_process_group_ranks(group)))
+    return 1 << 31 | zlib.crc32(members.encode()) >> 1

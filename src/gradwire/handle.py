@@ -24,6 +24,7 @@ from gradwire.plan import Plan, plan
 from gradwire.raw import SmallParts, reduce_sparse
 from gradwire.reducer import Reducer, Work
 from gradwire.stats import Stats
+from gradwire.streams import Stream
 
 
 class Handle:
@@ -34,6 +35,9 @@ class Handle:
         parameters: Sequence[Parameter],
         reducer: Reducer,
         links: Sequence[Link],
+        stream: Stream,
+        *,
+        num_reduced: int,
         scaler: GradScaler | None = None,
     ) -> None:
         self._parameters = parameters
@@ -43,6 +47,11 @@ class Handle:
         self._lanes = Lanes(links)
         self._small = SmallParts()
         self._log: Log | None = None
+        self._stream = stream
+        self._follow_stream()
+        self._num_reduced = num_reduced
+        self._seen: set[int] = set()  # the parameters of the buckets of this step so far
+        self._steps = 0
 
     @property
     def codec(self) -> Codec:
@@ -54,7 +63,7 @@ class Handle:
         return plan(self._reducer, [p for p in self._parameters if p.is_trained])
 
     def stats(self) -> Stats:
-        """Totals since `attach`."""
+        """Totals since `attach`; nothing of them is in the state."""
         links, reducer = self._lanes.links, self._reducer
         account = sum((link.account for link in links), Account())
         routes = {
@@ -64,7 +73,7 @@ class Handle:
         }
         numbers = {p.name: p.number for p in self._parameters}
         return Stats(
-            steps=reducer.step,
+            steps=self._steps,
             bytes_sent=account.bytes_sent,
             bits_per_value=8 * account.message_bytes / max(account.values, 1),
             encode_s=account.encode_s,
@@ -87,7 +96,8 @@ class Handle:
     ) -> None:
         """Write bytes, their ratio to float32, and times to `writer`, every so many steps.
 
-        nmse: also the error of this worker's gradient; costs one more encoding in these steps.
+        nmse: also what this worker's messages lose of its gradient, over the energy of that; costs
+            one more decoding in these steps.
         layers: that for each parameter too. One rank is enough: nothing is exchanged for it.
         """
         self._log = Log(writer, self.stats, self._reducer, every=every, nmse=nmse, layers=layers)
@@ -95,14 +105,20 @@ class Handle:
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: every rank must save its own. It suits `dcp.save`; see `state.py`."""
         self._scale.follow()  # the last step may have been skipped
-        return state.save(self._reducer, self._parameters, self._scale.value)
+        return state.save(
+            self._reducer, self._parameters, scale=self._scale.value, stream=self._stream.number
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, on the same rank of as many workers.
 
-        If there were more or fewer workers, residuals and failure rates start anew.
+        If there were more or fewer workers, residuals and failure rates start anew. A state that
+        does not fit is refused, and nothing has changed then.
         """
-        self._scale.start_from(state.load(self._reducer, self._parameters, state_dict))
+        state.load(self._reducer, self._parameters, state_dict)
+        self._scale.start_from(float(state_dict["scale"]))
+        self._stream.become(state_dict["stream"])
+        self._follow_stream()
 
     def close(self) -> None:
         """End the threads and their process groups, on every rank; `stats` and state stay.
@@ -110,6 +126,7 @@ class Handle:
         The module cannot take another hook; wrap the model anew for that.
         """
         self._lanes.close()
+        self._stream.close()
         if self._log is not None:
             self._log.step_ended()
 
@@ -119,14 +136,15 @@ class Handle:
         # DDP looks at the name `bucket`, and at annotations, which must not be strings.
         def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
             try:
-                if bucket.index() == 0:
-                    self._begin()
-                return self._reduce(bucket.buffer(), bucket.parameters(), last=bucket.is_last())
+                return self._reduce(bucket.buffer(), bucket.parameters())
             except Exception as error:
                 self._lanes.fail(error)  # or the others would wait for this worker
                 raise
 
         return gradwire_hook
+
+    def _follow_stream(self) -> None:
+        self._reducer.seed = self._stream.seed
 
     def _begin(self) -> None:
         if self._log is not None:
@@ -134,16 +152,35 @@ class Handle:
         self._small = SmallParts()  # an earlier step may have ended in an error
         self._scale.follow()
 
-    def _reduce(self, buffer: Tensor, parameters: list[Tensor], *, last: bool) -> Future[Tensor]:
+    def _is_last(self, parameters: list[Tensor]) -> bool:
+        """Begin a step if this is the first of its buckets; is it the last?
+
+        DDP says so too, but with `static_graph` it calls every bucket of the first step the first
+        and none the last. A parameter that comes again is of a new step: the old one was given up.
+        """
+        found = {id(parameter) for parameter in parameters}
+        if not found.isdisjoint(self._seen):
+            self._seen = set()
+        if not self._seen:
+            self._begin()
+        self._seen |= found
+        if len(self._seen) < self._num_reduced:
+            return False
+        self._seen = set()
+        return True
+
+    def _reduce(self, buffer: Tensor, parameters: list[Tensor]) -> Future[Tensor]:
+        last = self._is_last(parameters)
         if buffer.is_sparse:
             work = Work([partial(reduce_sparse, values=buffer)], [], {})
         else:
             parts = self._parts(buffer, parameters)
             if self._log is not None:
-                self._log.bucket(parts)
+                parts = self._log.bucket(parts)
             work = self._reducer.work(buffer, parts)
         futures = self._submit(work, last)
         self._reducer.step += last
+        self._steps += last
         return join(futures, lambda results: self._finish(buffer, work, results))
 
     def _parts(self, buffer: Tensor, parameters: list[Tensor]) -> list[Part]:

@@ -6,7 +6,6 @@ All bytes that gradwire sends go through a `Link`, so what it has counted is wha
 from __future__ import annotations
 
 import operator
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gradwire import groups
 from gradwire.turns import Turn
 
 _OPS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX}
 _FEW = 8
 """Up to so many workers, a small message is sent to each; among more it would be too many."""
-_leaving = threading.Lock()
 
 
 class LinkError(RuntimeError):
@@ -104,10 +103,9 @@ class Link:
 
     def leave(self) -> None:
         """Close the connections of the group: workers that wait for this one fail at once."""
-        with _leaving:
-            group, self.group = self.group, None
-            if group is not None and dist.is_initialized():
-                dist.destroy_process_group(group)
+        group, self.group = self.group, None
+        if group is not None:
+            groups.leave(group)
 
     def room(self, name: str, nbytes: int) -> Tensor:
         """`nbytes` bytes of scratch memory called `name`; what they held before is lost."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from torch import Tensor
 
-from gradwire.codec import Codec, Key
-from gradwire.collectives import simulate
 from gradwire.link import ring_nbytes
 from gradwire.parts import Part
 from gradwire.reducer import Reducer
@@ -25,8 +24,9 @@ class Writer(Protocol):
 class Log:
     """Writes means over `every` steps: bytes, their ratio to float32, and seconds by stage.
 
-    With `nmse` also the error of the gradient in the last of these steps, over its energy: that of
-    this worker's own message, encoded once more and decoded alone. With `layers`, by parameter too.
+    With `nmse` also the error of the gradient in the last of these steps, over its energy: that
+    less what this worker's own messages, as they were sent, say of it. With `layers`, by parameter
+    too.
     """
 
     def __init__(
@@ -57,13 +57,14 @@ class Log:
         self._ended = self._reducer.step + 1
         self._steps += 1
 
-    def bucket(self, parts: Sequence[Part]) -> None:
-        """See gradients that are about to be reduced."""
+    def bucket(self, parts: Sequence[Part]) -> list[Part]:
+        """See gradients that are about to be reduced; they may come back with somebody to watch."""
         self._values += sum(part.values.numel() for part in parts)
-        if self._measures and self._ended % self._every == 0:
-            self._errors.update(
-                {part.name or str(part.tensor): self._error(part) for part in parts}
-            )
+        if not self._measures or self._ended % self._every:
+            return list(parts)
+        watches = {part.name or str(part.tensor): _Watch(part) for part in parts}
+        self._watches |= watches
+        return [replace(p, watch=w) for p, w in zip(parts, watches.values(), strict=True)]
 
     def step_ended(self) -> None:
         """Write, if it is time to: all the work of earlier steps is done."""
@@ -75,7 +76,7 @@ class Log:
 
     def _forget(self) -> None:
         self._steps = self._values = 0
-        self._errors: dict[str, tuple[float, float]] = {}
+        self._watches: dict[str, _Watch] = {}
 
     def _means(self) -> dict[str, float]:
         now, before = self._stats(), self._written
@@ -88,31 +89,34 @@ class Log:
         }
 
     def _nmse(self) -> dict[str, float]:
-        if not self._errors:
+        if not self._watches:
             return {}
-        lost, energy = (sum(column) for column in zip(*self._errors.values(), strict=True))
+        errors = {name: watch.error() for name, watch in self._watches.items()}
+        lost, energy = (sum(column) for column in zip(*errors.values(), strict=True))
         found = {"nmse": lost / energy if energy else 0.0}
         if self._layers:
-            for name, (lost, energy) in self._errors.items():
+            for name, (lost, energy) in errors.items():
                 found[f"nmse/{name}"] = lost / energy if energy else 0.0
         return found
 
-    def _error(self, part: Part) -> tuple[float, float]:
-        """The squared norms of what encoding loses of a gradient, and of the gradient."""
-        source, codec = part.values.float(), self._codec(part)
-        if part.tensor in self._reducer.residuals:
-            source = source + self._reducer.residuals[part.tensor]
-        if codec is None:
-            return 0.0, _energy(source)
-        key = Key(seed=self._reducer.seed, step=self._reducer.step, tensor=part.tensor)
-        return _energy(source - simulate(codec, [source], key)), _energy(source)
 
-    def _codec(self, part: Part) -> Codec | None:
-        """What encodes this part now; None: it travels raw."""
-        route = self._reducer.route_for(part.tensor, part.values)
-        if route is None or self._reducer.step < self._reducer.warmup_steps:
-            return None
-        return route.codec if route.learner is None else route.learner.codec_for(part)
+class _Watch:
+    """Is told by the lanes what is lost of the slices of a part. What travels raw loses nothing."""
+
+    def __init__(self, part: Part) -> None:
+        self._raw = _energy(part.values)
+        self._slices: dict[int, tuple[float, float]] = {}
+
+    def __call__(self, start: int, source: Tensor, lost: Tensor) -> None:
+        """Take note of a slice."""
+        self._slices[start] = _energy(lost), _energy(source)
+
+    def error(self) -> tuple[float, float]:
+        """The squared norms of what was lost of the gradient, and of the gradient."""
+        if not self._slices:
+            return 0.0, self._raw
+        lost, energy = zip(*(self._slices[start] for start in sorted(self._slices)), strict=True)
+        return sum(lost), sum(energy)
 
 
 def _energy(values: Tensor) -> float:

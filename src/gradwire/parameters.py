@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -17,6 +18,12 @@ class Parameter:
     value: Tensor
     is_trained: bool
     is_sparse: bool
+
+
+def num_reduced(module: DistributedDataParallel) -> int:
+    """How many parameters DDP reduces in a step: those that were trained when it was made."""
+    facts: dict[str, Any] = module._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+    return int(facts["num_parameter_tensors"])
 
 
 def parameters_of(module: DistributedDataParallel) -> list[Parameter]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -18,7 +18,8 @@ class Part:
     added before encoding and takes up the error made by it (float32, as long as `values`).
     `alone` asks for payloads that need no others to be decoded (`Codec.num_dependent`).
     `layout` is for codecs that look at the parameter as more than a flat vector, and `name` for
-    messages to people.
+    messages to people. `watch`, if there is one, is told what this worker's messages lose: the
+    place of a slice, what was encoded of it, and that less what the message says.
     """
 
     values: Tensor
@@ -27,6 +28,7 @@ class Part:
     alone: bool = False
     layout: Layout | None = None
     name: str = ""
+    watch: Callable[[int, Tensor, Tensor], None] | None = None
 
     @property
     def label(self) -> str:
@@ -57,6 +59,11 @@ class Slice:
         """The stretch of the residual that belongs here."""
         residual = self.part.residual
         return None if residual is None else residual[self.start : self.stop]
+
+    @property
+    def is_followed(self) -> bool:
+        """Must what was encoded, and what was sent of it, be kept until the mean has come?"""
+        return self.part.residual is not None or self.part.watch is not None
 
 
 def whole(parts: Sequence[Part]) -> list[Slice]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from gradwire.codec import Codec
+from gradwire.codecs import as_codec
 
 MIN_NUMEL = 10_000
 """Parameters with fewer values are most of the trouble and almost none of the bytes."""
@@ -19,7 +20,8 @@ class Policy:
     Patterns are of the shell, as in `fnmatch`, and must match the name of a parameter in full.
 
     skip: parameters that travel raw.
-    codecs: other codecs for some parameters; the first pattern that matches decides.
+    codecs: other codecs, or their specs, for some parameters; the first pattern that matches
+        decides.
     warmup_steps: steps at the start in which everything travels raw.
     min_numel: parameters with fewer values travel raw, whatever `codecs` says.
 
@@ -32,7 +34,7 @@ class Policy:
     """
 
     skip: tuple[str, ...] = ()
-    codecs: Mapping[str, Codec] = field(default_factory=dict)
+    codecs: Mapping[str, Codec | str] = field(default_factory=dict)
     warmup_steps: int = 0
     min_numel: int = MIN_NUMEL
 
@@ -40,11 +42,13 @@ class Policy:
         if not isinstance(self.skip, tuple):
             raise TypeError(f"`skip` must be a tuple of patterns, got {self.skip!r}.")
         for pattern, codec in self.codecs.items():
-            if not isinstance(codec, Codec):
+            if not isinstance(codec, Codec | str):
                 raise TypeError(
                     f"`codecs[{pattern!r}]` must be a codec such as `gw.QSGD(bits=8)`, got "
                     f"{codec!r}; to send such parameters raw, name them in `skip`."
                 )
+        codecs = {pattern: as_codec(codec) for pattern, codec in self.codecs.items()}
+        object.__setattr__(self, "codecs", codecs)
         for name in ("warmup_steps", "min_numel"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
@@ -54,8 +58,8 @@ class Policy:
         """The codec for the parameter of this name, whatever its size; None: it travels raw."""
         if any(fnmatchcase(name, pattern) for pattern in self.skip):
             return None
-        matches = (codec for pattern, codec in self.codecs.items() if fnmatchcase(name, pattern))
-        return next(matches, default)
+        matches = (c for pattern, c in self.codecs.items() if fnmatchcase(name, pattern))
+        return as_codec(next(matches, default))
 
     def check(self, names: Sequence[str]) -> None:
         """Refuse patterns that match none of `names`: they are misspelled."""

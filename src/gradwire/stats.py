@@ -9,6 +9,10 @@ from dataclasses import dataclass
 class Stats:
     """What an attachment has done so far.
 
+    Everything is counted since `attach`, `steps` too: a state that is loaded says where the run
+    stands (`handle.state_dict()["step"]`), and changes no number here. A step is a backward pass
+    whose gradients were exchanged, so those under `no_sync` are none.
+
     `bytes_sent` is what this worker sent to others, from the sizes of the buffers handed to the
     collectives; `bits_per_value` the size of its own messages over their values. Seconds are
     those of all lanes together, which work beside the backward pass and beside each other. `raw`

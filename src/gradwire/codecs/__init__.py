@@ -151,3 +151,19 @@ def _value(text: str) -> Any:
         return float(text) if set(text) & set(".en") else int(text)
     except ValueError:
         return text
+
+
+def as_codec(codec: Codec | str) -> Codec:
+    """`codec` itself, or what it spells; whoever takes a codec takes a spec too.
+
+    >>> str(as_codec("qsgd:bits=2"))
+    'qsgd:bits=2'
+    """
+    if isinstance(codec, str):
+        return parse(codec)
+    if not isinstance(codec, Codec):
+        raise TypeError(
+            f"`codec` must be a codec such as `gw.QSGD(bits=4)`, got {codec!r}; "
+            '`gw.parse("qsgd:bits=4")` makes one from a string.'
+        )
+    return codec

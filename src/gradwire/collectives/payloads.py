@@ -28,7 +28,7 @@ def all_gather(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> R
             keys = [key.of(tensor=piece.part.tensor, rank=rank) for rank in range(link.size)]
             theirs, result = [row[i] for row in received], target(link, piece)
             codec.aggregate_into(theirs, result, keys, piece.start)
-            _settle(codec, piece, source, result, own[i], keys[link.rank])
+            _settle(link, codec, piece, source, result, own[i], keys[link.rank])
             if codec.num_dependent(link.size):
                 rates.append(codec.failure_rate(theirs, piece.numel, keys, piece.start))
     return _rates_by_parameter(pieces, rates) if rates else {}
@@ -55,7 +55,7 @@ def two_shot(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> Rat
             result = target(link, piece)
             codec.decode_into(total, result, again.of(tensor=piece.part.tensor), piece.start)
             own_key = key.of(tensor=piece.part.tensor, rank=link.rank)
-            _settle(codec, piece, source, result, sent, own_key)
+            _settle(link, codec, piece, source, result, sent, own_key)
     if not codec.num_dependent(link.size):
         return {}
     return _rates_by_parameter(everything, _gather_rates(link, rates, shards))
@@ -108,10 +108,20 @@ def average(
 
 
 def _settle(
-    codec: Codec, piece: Slice, source: Tensor, result: Tensor, payload: Tensor, key: Key
+    link: Link,
+    codec: Codec,
+    piece: Slice,
+    source: Tensor,
+    result: Tensor,
+    payload: Tensor,
+    key: Key,
 ) -> None:
     def subtract(out: Tensor) -> None:
-        codec.decode_into(payload, out, key, piece.start, weight=-1.0, accumulate=True)
+        said = payload
+        if codec.num_dependent(link.size) and not piece.part.alone:  # what it says if none fails
+            room = torch.empty(codec.max_nbytes(piece.numel), dtype=torch.uint8)
+            said = room[: codec.encode_into(source, room, key, piece.start)]
+        codec.decode_into(said, out, key, piece.start, weight=-1.0, accumulate=True)
 
     settle(piece, source, result, subtract)
 

@@ -30,7 +30,7 @@ def sources(link: Link, pieces: Sequence[Slice]) -> list[Tensor]:
     found = []
     for piece in pieces:
         if piece.residual is None:
-            found.append(piece.values)
+            found.append(piece.values if piece.part.watch is None else piece.values.clone())
         else:
             found.append(torch.add(piece.residual, piece.values, out=next(sums)))
     return found
@@ -51,6 +51,9 @@ def settle(
     What is taken off is what this worker's own message says. Where the mean is not finite the
     residual stays as it was. Every rank sees the same mean, so all decide alike.
     """
+    if piece.part.watch is not None:
+        subtract(lost := source.to(torch.float32, copy=True))
+        piece.part.watch(piece.start, source, lost)
     if result.data_ptr() != piece.values.data_ptr():
         piece.values.copy_(result)  # float16 may not hold it
     if piece.residual is not None and is_finite(piece.values):

@@ -8,18 +8,20 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import AgreeingCodec, Codec, Key, ReducibleCodec, SummableCodec
+from gradwire.codecs import as_codec
 from gradwire.collectives.choice import check, choose
 from gradwire.link import add_in_order
 
 
 def simulate(
-    codec: Codec, vectors: Sequence[Tensor], key: Key, collective: str | None = None
+    codec: Codec | str, vectors: Sequence[Tensor], key: Key, collective: str | None = None
 ) -> Tensor:
     """The mean that workers holding `vectors` agree on (float32, flat).
 
     Sums are taken in the order of ranks. In `all_reduce` a backend may add the floats of `none` in
     another order and differ in the last bit.
     """
+    codec = as_codec(codec)
     collective = collective or choose(codec, len(vectors))
     check(codec, collective, len(vectors))
     vectors = [vector.detach().reshape(-1) for vector in vectors]

@@ -27,7 +27,7 @@ def all_reduce(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> d
     with link.account.timed("encode"):
         for job, term in zip(jobs, terms, strict=True):
             job.encode(term)
-        feedback = any(piece.residual is not None for piece in pieces)
+        feedback = any(piece.is_followed for piece in pieces)
         kept = link.room("own", sum(sizes) if feedback else 0)
         kept.copy_(message[: kept.numel()])  # the sum takes the place of the terms
     link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
