@@ -11,7 +11,7 @@ ROOT = Path(gradwire.__file__).parent
 LAYERS = [
     {"codec", "learning", "kernels", "turns"},
     {"codecs"},
-    {"wire", "groups", "link", "parts", "parameters", "policy", "stats", "streams"},
+    {"wire", "groups", "link", "parts", "parameters", "policy", "stats", "streams", "units"},
     {"agreement", "collectives", "lanes", "learner", "raw"},
     {"route", "failures"},
     {"reducer", "scatterer"},
@@ -20,6 +20,7 @@ LAYERS = [
     {"log"},
     {"handle"},
     {"ddp", "functional"},
+    {"sharded_log", "sharded_plan", "sharded_state"},
     {"sharded"},
     {"comms"},
     {"fsdp"},

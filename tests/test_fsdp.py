@@ -1,5 +1,7 @@
 """`attach` on real FSDP2 modules over gloo."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -57,9 +59,8 @@ def train_plain_and_identity(rank):
     return [(train_step(plain, rank, i), train_step(ours, rank, i)) for i in range(4)][-1]
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_identity_trains_bit_for_bit_like_plain_fsdp(worlds, size):
-    for plain, ours in worlds[size].run(train_plain_and_identity):
+def test_identity_between_two_trains_bit_for_bit_like_plain_fsdp(worlds):
+    for plain, ours in worlds[2].run(train_plain_and_identity):
         assert equal(plain, ours)
 
 
@@ -146,6 +147,16 @@ def test_half_precision_reduction(worlds, dtype):
         assert_laid_out(got, expected.to(dtype).float(), 2)
 
 
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_identity_adds_in_the_order_of_ranks(worlds, dtype):
+    """Among three, where orders differ: a ring begins with another rank in every shard."""
+    answers = worlds[3].run(reduce_once, gw.Identity(), leave, dtype)
+    dtype = dtype or torch.float32
+    for owner, (_, got) in enumerate(answers):
+        one, two, three = (rows[owner].to(dtype).float() for rows, _ in answers)
+        assert_laid_out(got, ((one + two + three) / 3).to(dtype).float(), 3)
+
+
 def reduce_raw(rank, setting):
     """Buffers below `min_numel`, and what plain FSDP makes of them."""
     ours, plain = shard(), shard()
@@ -164,6 +175,12 @@ def test_small_buffers_travel_raw(worlds, setting, factor):
         assert equal(ours, [factor * gradient for gradient in plain])
         assert set(stats.raw) == {"", "0", "2", "4"}
         assert stats.bits_per_value == 32
+        values = LAYERS * (128 * WIDTH + 128) + 4 * WIDTH + 4  # in buffers, padded to even rows
+        assert stats.bytes_sent == 4 * values // 2
+
+
+def residuals_of(handle, rank, leg="residuals"):
+    return handle.state_dict()[f"rank{rank}"][leg]
 
 
 def inf_step(rank):
@@ -172,10 +189,10 @@ def inf_step(rank):
     handle = gw.attach(module, gw.QSGD(bits=4), error_feedback=True)
     finite, kept = [], []
     for step in range(5):
-        before = handle.state_dict()["residuals"]
+        before = residuals_of(handle, rank)
         module.zero_grad()
         backward(module, rank, step, scale=float("inf") if (rank, step) == (1, 2) else 1.0)
-        after = handle.state_dict()["residuals"]
+        after = residuals_of(handle, rank)
         finite.append(all(bool(gradient.isfinite().all()) for gradient in shards(module)))
         kept.append(bool(before) and all(torch.equal(before[n], after[n]) for n in before))
     return finite, kept
@@ -215,42 +232,27 @@ def test_what_goes_between_replicas_is_what_simulate_says(worlds):
 
 
 def train_hybrid(rank, within, steps):
+    """How far ours and plain FSDP have moved from the start, and what else there is to see."""
     module, handle, native = shard_hybrid(within, error_feedback=True)
+    begin = shards(module, "data")
     ours = [train_step(module, rank, step) for step in range(steps)][-1]
     plain = [train_step(native, rank, step) for step in range(steps)][-1]
-    return ours, plain, handle.stats(), handle.state_dict()
+    moved = [[a - b for a, b in zip(run, begin, strict=True)] for run in (ours, plain)]
+    return ours, *moved, handle.stats(), handle.state_dict()[f"rank{rank}"]
 
 
 @pytest.mark.parametrize("within", [None, gw.QSGD(bits=8)])
-def test_replicas_of_hsdp_stay_bitwise_equal(worlds, within):
+def test_replicas_of_hsdp_stay_bitwise_equal_and_move_like_plain_fsdp(worlds, within):
+    """With 4 bits and error feedback; had nothing arrived, `ours` were all that is missing."""
     answers = worlds[4].run(train_hybrid, within, 5)
     for one, two in ((0, 2), (1, 3)):
         assert equal(answers[one][0], answers[two][0])
-    for ours, plain, stats, state in answers:
+    for _, ours, plain, stats, state in answers:
         for mine, native in zip(ours, plain, strict=True):
             assert (mine - native).norm() < 0.1 * native.norm()
         assert (stats.steps, stats.raw) == (5, ("",))
         assert set(state["between"]) == {"0", "2", "4"}
         assert set(state["residuals"]) == (set() if within is None else {"0", "2", "4"})
-
-
-def resume(rank):
-    """Six steps at once, and three, a checkpoint, and three more in a new module."""
-    options = {"error_feedback": True, "seed": 1}
-    whole, first, second = shard(), shard(), shard()
-    gw.attach(whole, gw.QSGD(bits=2), **options)
-    one = gw.attach(first, gw.QSGD(bits=2), **options)
-    expected = [train_step(whole, rank, step) for step in range(6)][-1]
-    for step in range(3):
-        train_step(first, rank, step)
-    second.load_state_dict(first.state_dict())
-    gw.attach(second, gw.QSGD(bits=2), **options).load_state_dict(one.state_dict())
-    return expected, [train_step(second, rank, step) for step in range(3, 6)][-1]
-
-
-def test_resume_is_bit_identical(worlds):
-    for expected, resumed in worlds[2].run(resume):
-        assert equal(expected, resumed)
 
 
 def attach_wrongly(rank):
@@ -270,9 +272,9 @@ def attach_wrongly(rank):
         gw.attach(module, 4)
     with pytest.raises(ValueError, match="`seed` is 0 on rank 0 and 1 on rank 1"):
         gw.attach(module, gw.QSGD(), seed=rank)
+    with pytest.raises(ValueError, match=r"`seed` of a Key must be in \[0, 2\*\*64\), got -1"):
+        gw.attach(module, gw.QSGD(), seed=-1)
     handle = gw.attach(module, gw.QSGD())
-    with pytest.raises(ValueError, match="this state is of rank 7"):
-        handle.load_state_dict(handle.state_dict() | {"rank": 7})
     handle.close()
     with pytest.raises(RuntimeError, match="this gradwire handle is closed"):
         backward(module, rank, 0)
@@ -295,11 +297,18 @@ class Branches(nn.Module):
 
 def change_parameters(rank):
     torch.manual_seed(0)
+    x = data(rank, WIDTH).view(1, WIDTH)
+    for which in (0, 1):
+        module = fully_shard(Branches())
+        gw.attach(module, gw.QSGD(), error_feedback=True)
+        with pytest.raises(RuntimeError, match="error feedback needs the same ones in every step"):
+            module(x, which).sum().backward()
     module = fully_shard(Branches())
-    gw.attach(module, gw.QSGD(), error_feedback=True)
-    module(data(rank, WIDTH).view(1, WIDTH), 0).sum().backward()
-    with pytest.raises(RuntimeError, match="not always the same parameters have one"):
-        module(data(rank, WIDTH).view(1, WIDTH), 1).sum().backward()
+    module.set_reduce_scatter_unused_params(True)
+    handle = gw.attach(module, gw.QSGD(), error_feedback=True)
+    for which in (0, 1):
+        module(x, which).sum().backward()
+    assert handle.stats().steps == 2
 
 
 def test_residuals_of_other_parameters_are_not_mixed_up(worlds):
@@ -318,4 +327,53 @@ def train_together(rank):
     fully_shard(module)
     handle = gw.attach(module, gw.QSGD(), error_feedback=True)
     backward(module, rank, 0)
-    return handle.stats().steps, list(handle.state_dict()["residuals"])
+    return handle.stats().steps, list(residuals_of(handle, rank))
+
+
+def let_go_of_replicas(rank):
+    """Attached between replicas, and then without; plain FSDP over the shards alone."""
+    module, handle, _ = shard_hybrid()
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    plain = shard(mesh["shard"])
+    handle.close()
+    gw.attach(module, gw.Identity())
+    backward(module, rank, 0)
+    backward(plain, rank, 0)
+    return shards(module), shards(plain)
+
+
+def test_an_earlier_attachment_between_replicas_is_forgotten(worlds):
+    for ours, plain in worlds[4].run(let_go_of_replicas):
+        assert equal(ours, plain)
+
+
+def number(rank):
+    """Streams of every unit, of which one is sharded over all and another over pairs."""
+    pairs = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))["shard"]
+    module = model()
+    for layer, mesh in ((module[0], None), (module[2], None), (module[4], pairs)):
+        fully_shard(layer, mesh=mesh)
+    handle = gw.attach(fully_shard(module), gw.QSGD(bits=4))
+    return [[u.stream(leg) + i for leg in (0, 1) for i in range(u.shards)] for u in handle._units]
+
+
+def test_units_of_different_shard_counts_share_no_stream(worlds):
+    for streams in worlds[4].run(number):
+        assert [len(unit) for unit in streams] == [8, 8, 8, 4]
+        numbers = [each for unit in streams for each in unit]
+        assert len(set(numbers)) == len(numbers)
+
+
+def close(rank):
+    module = shard()
+    handle = gw.attach(module, gw.QSGD(), weights=gw.QSGD(bits=8))
+    backward(module, rank, 0)
+    before = handle.stats()
+    handle.close()
+    return before, handle.stats()
+
+
+def test_a_closed_handle_holds_no_buffers_and_keeps_its_statistics(worlds):
+    for before, after in worlds[2].run(close):
+        assert before.buffer_bytes > 0
+        assert after == replace(before, buffer_bytes=0)

@@ -163,7 +163,8 @@ def skip_sharded(rank, undoes):
             scaler.step(optimizer)
             scaler.update()
             state = handle.state_dict()
-            found.append({n: r / state["scale"] for n, r in state["residuals"].items()})
+            residuals = state[f"rank{rank}"]["residuals"]
+            found.append({n: r / state["scale"] for n, r in residuals.items()})
     return scaler.get_scale(), found[1:]
 
 

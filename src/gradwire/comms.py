@@ -1,4 +1,4 @@
-"""What FSDP calls to gather the weights of a unit and to reduce its gradients."""
+"""What FSDP calls to gather the weights of a unit and to reduce its gradients, on both legs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, Comm, ReduceScatter
 
-from gradwire.sharded import Handle, Unit
+from gradwire.sharded import Handle
+from gradwire.units import Unit
 
 
 class _OfUnit(Comm):
@@ -54,6 +55,18 @@ class Scatter(_OfUnit, ReduceScatter):
     ) -> None:
         """Done when it returns."""
         self._handle.scatter(self._unit, input_tensor, output_tensor, group, _factor(op))
+
+
+class Exchange:
+    """Takes the mean of one unit's shards over the replicas."""
+
+    def __init__(self, handle: Handle, unit: Unit) -> None:
+        self._handle = handle
+        self._unit = unit
+
+    def __call__(self, shard: Tensor) -> None:
+        """Done when it returns."""
+        self._handle.exchange(self._unit, shard)
 
 
 def _factor(op: Any) -> float | None:

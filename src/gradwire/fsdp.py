@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
@@ -17,14 +17,15 @@ from gradwire.agreement import check_agreement
 from gradwire.codec import Codec
 from gradwire.codecs import as_codec
 from gradwire.codecs.cast import Identity
-from gradwire.comms import Gather, Scatter
+from gradwire.comms import Exchange, Gather, Scatter
 from gradwire.gatherer import Gatherer
 from gradwire.learning import LearningCodec
 from gradwire.link import Link
 from gradwire.reducer import Reducer
 from gradwire.scatterer import Scatterer
-from gradwire.sharded import Handle, Unit
+from gradwire.sharded import Handle
 from gradwire.streams import check_seed
+from gradwire.units import Unit, first_streams
 
 
 def attach(
@@ -86,7 +87,7 @@ def attach(
     scatterer = Scatterer(scattering, **options)
     between = None if replicas is None else Reducer(Link(replicas), codec, seed=seed, **options)
     gatherer = None if weights is None else Gatherer(weights, min_numel=min_numel)
-    units = [Unit(f.name, i, f.group.rank(), f.group.size()) for i, f in enumerate(found)]
+    units = _units(found, legs=2 if between is None else between.link.size + 1)
     handle = Handle(units, scatterer, between, gatherer, seed=seed, scaler=scaler)
     for each, unit in zip(found, units, strict=True):
         each.module.set_custom_reduce_scatter(Scatter(handle, unit))
@@ -95,19 +96,27 @@ def attach(
         elif each.gathers:  # for an earlier attachment
             each.module.set_custom_all_gather(DefaultAllGather())
         if between is not None:
-            each.module.set_all_reduce_hook(partial(handle.exchange, unit))
+            each.module.set_all_reduce_hook(Exchange(handle, unit))
+        elif each.exchanges:
+            each.module.set_all_reduce_hook(None)  # type: ignore[arg-type]
     return handle
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Found:
-    """An FSDP module with parameters of its own."""
+    """An FSDP module with parameters of its own.
+
+    `gathers` and `exchanges`: does an earlier attachment do that?
+    """
 
     name: str
     module: FSDPModule
     group: dist.ProcessGroup
     shapes: list[tuple[int, ...]]
+    gradients: Tensor
+    weights: Tensor
     gathers: bool
+    exchanges: bool
 
 
 def _find(root: FSDPModule) -> list[_Found]:
@@ -119,11 +128,50 @@ def _find(root: FSDPModule) -> list[_Found]:
             groups: list[Any] = list(module._get_fsdp_state()._fsdp_param_groups)
             _check_module(name, groups)
             for group in groups:
-                shapes = [tuple(p.sharded_param.shape) for p in group.fsdp_params]
-                shard_group = group.mesh_info.shard_process_group
-                gathers = isinstance(group._all_gather_comm, Gather)
-                found.setdefault(id(group), _Found(name, module, shard_group, shapes, gathers))
+                found.setdefault(id(group), _found(name, module, group))
     return list(found.values())
+
+
+def _found(name: str, module: FSDPModule, group: Any) -> _Found:
+    policy = group.mp_policy
+    trained = [p for p in group.fsdp_params if p.sharded_param.requires_grad]
+    return _Found(
+        name,
+        module,
+        group.mesh_info.shard_process_group,
+        [tuple(p.sharded_param.shape) for p in group.fsdp_params],
+        gradients=_buffer(group, trained, policy.reduce_dtype or policy.param_dtype),
+        weights=_buffer(group, group.fsdp_params, policy.param_dtype),
+        gathers=isinstance(group._all_gather_comm, Gather),
+        exchanges=isinstance(group._all_reduce_hook, Exchange),
+    )
+
+
+def _buffer(group: Any, parameters: list[Any], dtype: torch.dtype | None) -> Tensor:
+    """Like the buffer that FSDP makes of `parameters`: shards, each padded to the longest.
+
+    Of several types it makes bytes.
+    """
+    shards = group.mesh_info.shard_process_group.size()
+    padded = [
+        torch.empty(
+            shards * p.padded_sharded_param_size.numel(),
+            dtype=dtype or p.sharded_param.dtype,
+            device="meta",
+        )
+        for p in parameters
+    ]
+    if len({each.dtype for each in padded}) > 1:
+        padded = [each.view(torch.uint8) for each in padded]
+    return torch.cat(padded) if padded else torch.empty(0, device="meta")
+
+
+def _units(found: list[_Found], legs: int) -> list[Unit]:
+    firsts = first_streams([each.group.size() for each in found], legs)
+    return [
+        Unit(each.name, first, each.group.rank(), each.group.size(), each.gradients, each.weights)
+        for each, first in zip(found, firsts, strict=True)
+    ]
 
 
 def _check_module(name: str, groups: list[Any]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from gradwire import groups
 from gradwire.turns import Turn
 
-_OPS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX}
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 _FEW = 8
 """Up to so many workers, a small message is sent to each; among more it would be too many."""
 
@@ -114,6 +114,10 @@ class Link:
             room = self._rooms[name] = torch.zeros(nbytes, dtype=torch.uint8)  # touched: no faults
         return room[:nbytes]
 
+    def free(self) -> None:
+        """Give all scratch memory back."""
+        self._rooms.clear()
+
     def floats(self, name: str, numel: int) -> Tensor:
         """Scratch memory for `numel` float32 values."""
         return self.room(name, 4 * numel).view(torch.float32)
@@ -193,11 +197,6 @@ class Link:
         """Send a stretch of `tensor` to each worker and get one of each, of these sizes."""
         with self._sending((sum(sizes) - sizes[self.rank]) * tensor.element_size()):
             dist.all_to_all_single(out, tensor, out_sizes, sizes, group=self.group)
-
-    def reduce_scatter(self, out: Tensor, tensor: Tensor, op: str = "sum") -> None:
-        """Fill `out` with this worker's share of the combined `tensor`s."""
-        with self._sending((self.size - 1) * out.nbytes):
-            dist.reduce_scatter_single(out, tensor, _OPS[op], group=self.group)
 
     def broadcast(self, tensor: Tensor) -> None:
         """Fill `tensor` with that of rank 0.

@@ -8,35 +8,30 @@ over FSDP's own process groups.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
+from gradwire import sharded_state
 from gradwire.codec import Codec, Key
 from gradwire.gatherer import Gatherer
 from gradwire.link import Account, Link
+from gradwire.log import Writer
 from gradwire.loss_scale import LossScale
 from gradwire.parts import Part
 from gradwire.reducer import Reducer
 from gradwire.scatterer import Scatterer
+from gradwire.sharded_log import Log
+from gradwire.sharded_plan import ShardedPlan, plan
+from gradwire.sharded_state import Counted
 from gradwire.stats import Stats
-
-
-@dataclass(frozen=True)
-class Unit:
-    """An FSDP module: its name, its number, and which of how many shards of it this worker has."""
-
-    name: str
-    number: int
-    shard: int
-    shards: int
+from gradwire.units import Unit
 
 
 class Handle:
-    """What `attach` returns: statistics and state for checkpoints.
+    """What `attach` returns: the plan, statistics, and state for checkpoints.
 
     Two legs: `scatterer` reduces within a group of shards, `between` the shards over the replicas.
     Every leg of every unit has random streams of its own. `gatherer` gathers weights, if it is not
@@ -63,13 +58,19 @@ class Handle:
         self._steps = {unit.name: 0 for unit in units}
         self._links: dict[dist.ProcessGroup, Link] = {}
         self._weight_links: dict[dist.ProcessGroup, Link] = {}
+        self._loaded = Counted()
         self._raw: dict[str, None] = {}
+        self._log: Log | None = None
         self._is_closed = False
 
     @property
     def codec(self) -> Codec:
         """The codec that was attached."""
         return self._scatterer.codec if self._between is None else self._between.codec
+
+    def plan(self) -> ShardedPlan:
+        """What becomes of each module; print it."""
+        return plan(self._units, self._scatterer, self._between, self._gatherer)
 
     def scatter(
         self,
@@ -81,20 +82,32 @@ class Handle:
     ) -> None:
         """Fill `out` with this worker's shard of the mean, or of `factor` times the sum."""
         self._check_open()
+        if self._log is not None:
+            self._log.begins(self._steps[unit.name] + 1)
         self._scale.follow()
-        replica = 0 if self._between is None else self._between.link.rank
-        key = Key(self._seed, self._steps[unit.name], self._tensor(unit, replica))
-        self._scatterer.reduce(_link(self._links, group), buffer, out, unit.name, key, factor)
+        if any(self._owed([unit]).values()):
+            unit.check_whole(buffer)
+        link, replica = _link(self._links, group), self._between.link.rank if self._between else 0
+        key = Key(self._seed, self._steps[unit.name], unit.stream(replica))
+        if self._log is not None:
+            is_last = self._between is None
+            self._log.scatters(unit, self._scatterer, link, key, buffer, ends=is_last)
+        self._scatterer.reduce(link, unit, buffer, out, key, factor)
         if self._between is None:
             self._count(unit, self._scatterer.is_coded(buffer))
 
     def exchange(self, unit: Unit, shard: Tensor) -> None:
         """Replace `shard` by its mean over the replicas."""
         self._check_open()
-        assert self._between is not None
-        self._between.step = self._steps[unit.name]
-        self._between.reduce(shard, [Part(shard, self._exchanged(unit))])
-        self._count(unit, self._between.route_for(self._exchanged(unit), shard) is not None)
+        between = self._between
+        assert between is not None
+        between.step = self._steps[unit.name]
+        part = Part(shard, unit.stream(between.link.size) + unit.shard, name=unit.name)
+        if self._log is None:
+            between.reduce(shard, [part])
+        else:
+            self._log.exchanges(unit, between, part)
+        self._count(unit, between.route_for(part.tensor, shard) is not None)
 
     def gather(self, unit: Unit, out: Tensor, own: Tensor, group: dist.ProcessGroup) -> None:
         """Fill `out` with the weights of `unit`, of which `own` are this worker's.
@@ -104,7 +117,7 @@ class Handle:
         """
         assert self._gatherer is not None
         is_first = not self._is_closed and group.size() == unit.shards
-        key = Key(self._seed, self._steps[unit.name], self._tensor(unit, 0)) if is_first else None
+        key = Key(self._seed, self._steps[unit.name], unit.first) if is_first else None
         self._gatherer.gather(_link(self._weight_links, group), out, own, key)
 
     def _count(self, unit: Unit, is_coded: bool) -> None:
@@ -113,16 +126,15 @@ class Handle:
             self._raw[unit.name] = None
 
     def stats(self) -> Stats:
-        """Totals since `attach`. `raw` names the modules that `codec` was not used for."""
-        links = list(self._links.values())
+        """Totals of the whole run. `raw` names the modules that `codec` was not used for."""
+        counted = self._counted()
+        account, weights = counted.gradients, counted.weights
+        links = [*self._gradient_links(), *self._weight_links.values()]
         residuals = list(self._scatterer.residuals.values())
         if self._between is not None:
-            links.append(self._between.link)
             residuals += self._between.residuals.values()
-        account = sum((link.account for link in links), Account())
-        weights = sum((link.account for link in self._weight_links.values()), Account())
         return Stats(
-            steps=max(self._steps.values()),
+            steps=max(self._steps.values()) - counted.since,
             bytes_sent=account.bytes_sent,
             bits_per_value=8 * account.message_bytes / max(account.values, 1),
             encode_s=account.encode_s + weights.encode_s,
@@ -131,65 +143,79 @@ class Handle:
             raw=tuple(self._raw),
             learned={},
             weight_bytes=weights.bytes_sent,
-            buffer_bytes=sum(link.buffer_nbytes for link in (*links, *self._weight_links.values())),
+            buffer_bytes=sum(link.buffer_nbytes for link in links),
             residual_bytes=sum(residual.nbytes for residual in residuals) + self._scale.nbytes,
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """This rank's state by module: steps, which key the random streams, and residuals."""
-        self._scale.follow()  # the last step may have been skipped
-        between = {} if self._between is None else self._between.residuals
-        numbers = {unit.name: self._exchanged(unit) for unit in self._units}
-        return {
-            "world": dist.get_world_size(),
-            "rank": dist.get_rank(),
-            "steps": dict(self._steps),
-            "scale": self._scale.value,
-            "residuals": {n: r.clone() for n, r in self._scatterer.residuals.items()},
-            "between": {n: between[i].clone() for n, i in numbers.items() if i in between},
-        }
+    def log_to(
+        self, writer: Writer, *, every: int = 10, nmse: bool = False, layers: bool = False
+    ) -> None:
+        """Write bytes, their ratio to float32, and times to `writer`, every so many steps.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, on the same rank of as many workers."""
-        here = (dist.get_world_size(), dist.get_rank())
-        if (state["world"], state["rank"]) != here:
-            raise ValueError(
-                f"this state is of rank {state['rank']} of {state['world']}, but this worker is "
-                f"rank {here[1]} of {here[0]}; residuals belong to one worker."
-            )
-        if set(state["steps"]) != set(self._steps):
-            odd = sorted(set(state["steps"]) ^ set(self._steps))
-            raise ValueError(f"the state and the module differ in what they have: {odd}.")
-        if state["between"] and self._between is None:
-            raise ValueError("the state is of an attachment with `replicas`; pass them here too.")
-        self._steps = dict(state["steps"])
-        self._scatterer.residuals = {n: r.clone() for n, r in state["residuals"].items()}
-        if self._between is not None:
-            numbers = {unit.name: self._exchanged(unit) for unit in self._units}
-            self._between.residuals = {
-                numbers[name]: residual.clone() for name, residual in state["between"].items()
-            }
-        self._scale.start_from(state["scale"])
+        nmse: also what `codec` has lost of this worker's gradients; costs one more encoding in
+            these steps.
+        layers: that for each module too. One rank is enough: nothing is exchanged for it.
+        """
+        self._log = Log(writer, self.stats, every=every, nmse=nmse, layers=layers)
+        self._log.start_from(max(self._steps.values()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state: every rank must save its own. It suits `dcp.save`."""
+        self._scale.follow()  # the last step may have been skipped
+        owed = self._owed(self._units)
+        return sharded_state.save(self._steps, self._scale.value, owed, self._counted())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, on the same rank of as many workers.
+
+        If there were more or fewer workers, residuals and what was counted start anew.
+        """
+        scale, counted = sharded_state.load(state_dict, self._steps, self._owed(self._units))
+        self._scale.start_from(scale)
+        for link in (*self._gradient_links(), *self._weight_links.values()):
+            link.account = Account()
+        self._loaded = counted
+        if self._log is not None:
+            self._log.start_from(max(self._steps.values()))
 
     def close(self) -> None:
-        """Let go of the modules, which refuse to train until `attach` is called again.
+        """Let go of memory and modules; `stats` and state stay.
 
-        Their weights are gathered as they are from now on.
+        The modules refuse to train until `attach` is called again. Their weights are gathered as
+        they are from now on.
         """
         self._is_closed = True
+        for link in (*self._gradient_links(), *self._weight_links.values()):
+            link.free()
+        if self._log is not None:
+            self._log.ended()
+            self._log = None
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise RuntimeError("this gradwire handle is closed; attach to the module again.")
 
-    def _tensor(self, unit: Unit, leg: int) -> int:
-        """The number of the first shard of a unit on a leg: one of each replica, then between."""
-        replicas = 1 if self._between is None else self._between.link.size
-        return (unit.number * (replicas + 1) + leg) * unit.shards
+    def _gradient_links(self) -> list[Link]:
+        between = [] if self._between is None else [self._between.link]
+        return [*self._links.values(), *between]
 
-    def _exchanged(self, unit: Unit) -> int:
-        replicas = 1 if self._between is None else self._between.link.size
-        return self._tensor(unit, replicas) + unit.shard
+    def _counted(self) -> Counted:
+        past = self._loaded
+        gradients = (link.account for link in self._gradient_links())
+        weights = (link.account for link in self._weight_links.values())
+        return Counted(past.since, sum(gradients, past.gradients), sum(weights, past.weights))
+
+    def _owed(self, units: Sequence[Unit]) -> sharded_state.Owed:
+        """The residuals of `units`, which are there from the start."""
+        residuals = {u.name: self._scatterer.residual(u) for u in units if self._scatterer.owes(u)}
+        owed = {"residuals": residuals, "between": {}}
+        if self._between is not None:
+            for unit in units:
+                number = unit.stream(self._between.link.size) + unit.shard
+                route = self._between.route_for(number, unit.own)
+                if route is not None and route.error_feedback:
+                    owed["between"][unit.name] = self._between.residual(number, unit.own)
+        return owed
 
 
 def _link(links: dict[dist.ProcessGroup, Link], group: dist.ProcessGroup) -> Link:

@@ -1,0 +1,130 @@
+"""Scalars of an attachment to FSDP2 over time, as `log.py` writes those of DDP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gradwire.codec import Key
+from gradwire.link import Link, ring_nbytes
+from gradwire.log import Writer
+from gradwire.parts import Part
+from gradwire.reducer import Reducer
+from gradwire.scatterer import Scatterer, energy
+from gradwire.stats import Stats
+from gradwire.units import Unit
+
+_STAGES = ("encode_s", "comm_s", "decode_s")
+
+
+class Log:
+    """Writes means over `every` steps: bytes, their ratio to float32, and seconds by stage.
+
+    With `nmse` also what this worker's own messages have lost of its gradients in the last of these
+    steps, over the energy of the gradients. With `layers`, by module too. Nothing is exchanged for
+    it, so one rank may log alone.
+    """
+
+    def __init__(
+        self, writer: Writer, stats: Callable[[], Stats], *, every: int, nmse: bool, layers: bool
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"`every` must be at least 1 step, got {every}.")
+        self._writer = writer
+        self._stats = stats
+        self._every = every
+        self._measures = nmse or layers
+        self._layers = layers
+        self.start_from(0)
+
+    def start_from(self, step: int) -> None:
+        """Forget what was seen; `step` steps are done."""
+        self._step = step
+        self._written = self._stats()
+        self._steps = self._float32_nbytes = 0
+        self._errors: dict[str, tuple[float, float]] = {}
+
+    def begins(self, step: int) -> None:
+        """A module begins its step number `step`, from 1. The first to do so ends the last one."""
+        if step > self._step:
+            self.ended()
+            self._step = step
+            self._steps += 1
+
+    def scatters(
+        self, unit: Unit, scatterer: Scatterer, link: Link, key: Key, buffer: Tensor, *, ends: bool
+    ) -> None:
+        """See what is about to be reduced; the error counts if it `ends` here, without replicas."""
+        self._float32_nbytes += ring_nbytes(4 * buffer.numel(), link.size) // 2
+        if self._is_time and ends:
+            self._errors[unit.label] = scatterer.error(link, unit, buffer, key)
+
+    def exchanges(self, unit: Unit, reducer: Reducer, part: Part) -> None:
+        """Reduce what goes between replicas, and see what is lost of it.
+
+        What error feedback would keep is what is lost. Where there is none, a reducer that has it
+        sends the same, since -0.0 changes no value that it is added to.
+        """
+        self._float32_nbytes += ring_nbytes(4 * part.values.numel(), reducer.link.size)
+        route = reducer.route_for(part.tensor, part.values)
+        if not self._is_time or route is None:
+            if self._is_time:
+                self._errors[unit.label] = 0.0, energy(part.values)
+            reducer.reduce(part.values, [part])
+            return
+        if not route.error_feedback:
+            reducer = _twin(reducer)
+            reducer.residuals[part.tensor] = torch.full((part.values.numel(),), -0.0)
+        owed = reducer.residual(part.tensor, part.values)
+        whole = energy(owed + part.values)
+        reducer.reduce(part.values, [part])
+        self._errors[unit.label] = energy(owed), whole
+
+    def ended(self) -> None:
+        """Write, if it is time to: all the work of the last step is done."""
+        if self._steps and self._step % self._every == 0:
+            for tag, value in (self._means() | self._nmse()).items():
+                self._writer.add_scalar(f"gradwire/{tag}", value, self._step)
+            self.start_from(self._step)
+
+    @property
+    def _is_time(self) -> bool:
+        return self._measures and self._step % self._every == 0
+
+    def _means(self) -> dict[str, float]:
+        now, before = self._stats(), self._written
+        sent = now.bytes_sent - before.bytes_sent
+        return {
+            "bytes_per_step": sent / self._steps,
+            "of_float32": sent / max(self._float32_nbytes, 1),
+            **{s: (getattr(now, s) - getattr(before, s)) / self._steps for s in _STAGES},
+        }
+
+    def _nmse(self) -> dict[str, float]:
+        if not self._errors:
+            return {}
+        by_name = self._errors if self._layers else {}
+        lost, whole = (sum(column) for column in zip(*self._errors.values(), strict=True))
+        return {"nmse": _ratio(lost, whole)} | {
+            f"nmse/{name}": _ratio(*error) for name, error in by_name.items()
+        }
+
+
+def _twin(reducer: Reducer) -> Reducer:
+    """One that sends the same, with error feedback."""
+    twin = Reducer(
+        reducer.link,
+        reducer.codec,
+        error_feedback=True,
+        min_numel=reducer.min_numel,
+        chunk=reducer.chunk,
+        seed=reducer.seed,
+    )
+    twin.step = reducer.step
+    return twin
+
+
+def _ratio(lost: float, whole: float) -> float:
+    return lost / whole if whole else 0.0

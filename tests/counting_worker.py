@@ -1,0 +1,60 @@
+"""A worker in a network namespace: what it counts of a reduce-scatter, and what its interface does.
+
+Prints, for every group and codec, the bytes of the account and those on the wire. "gloo" is the
+reduce-scatter of the backend, counted as it would be if it sent each shard once.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import gradwire as gw
+from gradwire.link import Link
+from gradwire.scatterer import Scatterer
+from gradwire.units import Unit
+
+NUMEL = 1 << 20
+
+
+def on_wire():
+    return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
+
+
+def reduce(link, codec):
+    buffer = torch.randn(NUMEL, generator=torch.Generator().manual_seed(dist.get_rank()))
+    out = torch.empty(NUMEL // link.size)
+    if codec == "gloo":
+        dist.reduce_scatter_single(out, buffer, group=link.group)
+        return (link.size - 1) * out.nbytes
+    unit = Unit("", 0, link.rank, link.size, buffer, buffer)
+    Scatterer(gw.parse(codec)).reduce(link, unit, buffer, out, gw.Key(), None)
+    return link.account.bytes_sent
+
+
+def measure(group, codec):
+    dist.barrier(group)
+    before = on_wire()
+    counted = reduce(Link(group), codec)
+    dist.barrier(group)
+    return counted, on_wire() - before
+
+
+def main(rank, size):
+    address = "tcp://10.77.0.1:29500"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size)
+    found = {}
+    for members in ([0, 1], list(range(size))):
+        group = dist.new_group(members)
+        if rank in members:
+            for codec in ("gloo", "none", "qsgd:bits=4", "qsgd:bits=4,wire=zstd"):
+                found[f"{codec} among {len(members)}"] = measure(group, codec)
+        dist.barrier()
+    print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
