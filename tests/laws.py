@@ -5,8 +5,12 @@ from torch import Tensor
 
 import gradwire as gw
 from gradwire.codecs import REGISTRY
+from gradwire.learning import LearningCodec
 
 EXAMPLES = [spec for entry in REGISTRY.values() for spec in entry.examples]
+LEARNING = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), LearningCodec)]
+MESSAGES = [spec for spec in EXAMPLES if spec not in LEARNING]
+"""What a message can be of: it has nothing before it to learn from."""
 
 
 KEY = gw.Key()

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import gradwire as gw
 from golden import regenerate
 from gradwire.codecs import rooms
-from laws import EXAMPLES
+from laws import LEARNING
+from laws import MESSAGES as EXAMPLES
 
 KEY = gw.Key(seed=2**63 + 1, step=2**32 - 1, tensor=9, rank=2**24 - 1, hop=255)
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -215,6 +216,24 @@ def test_what_cannot_become_a_message():
         gw.encode(Stranger(), torch.zeros(1))
     with pytest.raises(TypeError, match="bytes-like"):
         gw.decode("GRDW")
+
+
+@pytest.mark.parametrize("spec", LEARNING)
+def test_a_codec_that_learns_has_no_messages(spec):
+    """It would write float32 as it is, and not say so."""
+    with pytest.raises(ValueError, match=r"learns from .* a message has none.* Use it with"):
+        gw.encode(gw.parse(spec), values(100))
+    assert "a message has none" in refused(forge(str(gw.parse(spec)), (16,), bytes(64)))
+
+
+def test_a_spec_is_taken_for_its_codec():
+    assert gw.encode("qsgd:levels=7", values(100)) == gw.encode(gw.QSGD(bits=4), values(100))
+    with pytest.raises(ValueError, match="Did you mean 'qsgd'"):
+        gw.encode("QSGD", values(100))
+    with pytest.raises(TypeError, match=r"`codec` must be a codec such as .* got 4"):
+        gw.encode(4, values(100))
+    with pytest.raises(TypeError, match=r"`x` must be a tensor, got list; use `torch.as_tensor"):
+        gw.encode("qsgd", [1.0, 2.0])
 
 
 def mutant(message, rng):

@@ -1,47 +1,29 @@
-"""gradwire: fewer, honest bits on the wire for data-parallel PyTorch."""
+"""gradwire: fewer, honest bits on the wire for data-parallel PyTorch.
 
-from gradwire.attaching import attach
-from gradwire.codec import Codec, Key, ReducibleCodec, SummableCodec
-from gradwire.codecs import parse
-from gradwire.codecs.cast import Cast, Identity
-from gradwire.codecs.dithered import DQSG
-from gradwire.codecs.drop import drop_with_rate
-from gradwire.codecs.fft import FFTSparse
-from gradwire.codecs.global_qsgd import GlobalQSGD
-from gradwire.codecs.gradiveq import GradiVeQ
-from gradwire.codecs.nested import NDQSG
-from gradwire.codecs.qsgd import QSGD
-from gradwire.collectives import simulate
-from gradwire.functional import all_reduce
-from gradwire.handle import Handle
-from gradwire.policy import Policy
-from gradwire.stats import Stats
-from gradwire.wire import WireError, decode, encode
+`api.py` lists what there is. It is imported when it is first used: torch takes seconds, for which
+`gradwire --version` need not wait.
+"""
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "DQSG",
-    "NDQSG",
-    "QSGD",
-    "Cast",
-    "Codec",
-    "FFTSparse",
-    "GlobalQSGD",
-    "GradiVeQ",
-    "Handle",
-    "Identity",
-    "Key",
-    "Policy",
-    "ReducibleCodec",
-    "Stats",
-    "SummableCodec",
-    "WireError",
-    "all_reduce",
-    "attach",
-    "decode",
-    "drop_with_rate",
-    "encode",
-    "parse",
-    "simulate",
-]
+if TYPE_CHECKING:
+    from gradwire.api import *  # noqa: F403
+else:
+
+    def __getattr__(name):
+        """Find a submodule, `__all__`, or a public name; the first of these brings them all."""
+        from importlib import import_module, util
+
+        if name == "__all__" or not name.startswith("_"):
+            if util.find_spec(f"{__name__}.{name}"):  # which `api` may be about to import
+                return import_module(f"{__name__}.{name}")
+            api = import_module(f"{__name__}.api")
+            globals().update({each: getattr(api, each) for each in api.__all__})
+            if name in (*api.__all__, "__all__"):
+                return getattr(api, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__getattr__("__all__")})

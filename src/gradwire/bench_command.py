@@ -8,22 +8,27 @@ from math import inf
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.text import Text
 
+from gradwire.interrupts import interruptible
 from gradwire.output import (
     JsonFile,
     check_at_least_one,
+    check_codecs,
+    check_seed,
+    check_threads,
     check_writable,
     console,
-    interruptible,
+    counted,
+    deliver,
     refusing,
-    write_json,
 )
+from gradwire.tables import Column, Stacked
 
 if TYPE_CHECKING:
-    from gradwire.bench import Bench, Row, Setup
+    from gradwire.bench import Bench, Row
 
 CODECS = [
     "none",
@@ -45,10 +50,9 @@ CODECS = [
     "fft:domain=time",
     "gradiveq",
 ]
-_HEADS = (
-    "encode\nGv/s", "decode\nGv/s", "memcpy\nGv/s", "encode\n/memcpy", "decode\n/memcpy",
-    "encode\n/eager", "bits\n/value", "nmse",
-)  # fmt: skip
+LEARNS_NOTHING = (
+    "gradiveq learns nothing from noise: it is timed with random axes, an eighth as many as values."
+)
 
 
 class Dtype(str, Enum):
@@ -73,41 +77,40 @@ def bench(
     numel: Annotated[int, typer.Option(help="Values in the vector.")] = 25_600_000,
     threads: Annotated[int, typer.Option(help="Threads of torch and of the codecs.")] = 1,
     dtype: Annotated[Dtype, typer.Option(help="Type of the gradients.")] = Dtype.float32,
-    repeat: Annotated[int, typer.Option(help="Rounds at least; the best of them counts.")] = 15,
-    seconds: Annotated[float, typer.Option(help="Go on with rounds for at least so long.")] = 15.0,
-    seed: Annotated[int, typer.Option(help="Decides the data and the rounding.")] = 0,
+    repeat: Annotated[int, typer.Option(help="Rounds, at least; the best one counts.")] = 15,
+    seconds: Annotated[float, typer.Option(help="Measure for at least this long.")] = 15.0,
+    seed: Annotated[int, typer.Option(help="Seed of the data and of the rounding.")] = 0,
     json_file: JsonFile = None,
 ) -> None:
     """Measure codecs on Gaussian data: speed beside memcpy and eager torch, bits, error.
 
-    Example: is 4-bit QSGD as fast as memory on this machine?
+    Example: what does zstd add to 4-bit QSGD, and what does it save?
 
-        gradwire bench -c qsgd:bits=4 -c qsgd:bits=4,wire=zstd --json bench.json
+        gradwire bench -c qsgd:bits=4 -c qsgd:bits=4,wire=zstd --numel 1000000 --seconds 1
     """
+    with refusing():
+        _check(codec, numel, threads, repeat, seconds, seed)
+        check_writable(json_file)
     from gradwire.bench import Bench, Setup
 
     setup = Setup(tuple(codec), numel, threads, dtype.value, repeat, seconds, seed)
-    with refusing():
-        check_writable(json_file)
-        _check(setup)
     with interruptible():
         with refusing():
             prepared = Bench(setup)
         rows = _run(prepared, console(stderr=True))
-    console(json_file).print(table(rows))
-    write_json([row.to_json() for row in rows], json_file)
+    deliver([row.to_json() for row in rows], json_file, table(rows))
 
 
-def _check(setup: Setup) -> None:
-    """Raise `ValueError` or `TypeError` for what cannot be measured."""
-    from gradwire import Key, parse
-
-    check_at_least_one(numel=setup.numel, threads=setup.threads, repeat=setup.repeat)
-    if not 0 <= setup.seconds < inf:
-        raise ValueError(f"`seconds` must be 0 or more, got {setup.seconds}.")
-    Key(seed=setup.seed)
-    for spec in setup.specs:
-        parse(spec)
+def _check(
+    codecs: Sequence[str], numel: int, threads: int, repeat: int, seconds: float, seed: int
+) -> None:
+    """Raise `ValueError` for what cannot be measured."""
+    check_at_least_one(numel=numel, repeat=repeat)
+    check_threads(threads)
+    if not 0 <= seconds < inf:
+        raise ValueError(f"`--seconds` must be 0 or more, got {seconds}.")
+    check_seed(seed)
+    check_codecs(codecs)
 
 
 def _run(prepared: Bench, err: Console) -> list[Row]:
@@ -119,34 +122,34 @@ def _run(prepared: Bench, err: Console) -> list[Row]:
     return prepared.rows()
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """The rows for people, in 100 columns."""
-    shown = Table(
-        box=None, padding=(0, 1), collapse_padding=True, pad_edge=False, caption_justify="left"
-    )
-    shown.add_column("codec", vertical="bottom", overflow="fold")
-    for head in _HEADS:
-        shown.add_column(head, justify="right", vertical="bottom", no_wrap=True)
-    for row in rows:
-        shown.add_row(*_cells(row))
+def table(rows: Sequence[Row]) -> Group:
+    """The rows for people."""
     first = rows[0]
-    shown.caption = (
-        f"{first.numel:,} {first.dtype} values, {first.threads} thread(s), best of the rounds; "
-        "Gv/s: 10^9 values a second. decode adds to its target. eager: 4-bit QSGD in eager torch, "
-        f"encode {first.eager_gvps:.3f} Gv/s. gradiveq learns nothing from noise: it is timed with "
-        "random axes, an eighth as many as values."
+    caption = (
+        f"{counted(first.numel, f'{first.dtype} value')}, "
+        f"{counted(first.threads, 'thread')}, best of the rounds; Gv/s: 10^9 values a second. "
+        "decode adds to its target. eager: 4-bit QSGD in eager torch, encode "
+        f"{first.eager_gvps:.3f} Gv/s."
     )
-    return shown
+    if any(row.codec.startswith("gradiveq") for row in rows):
+        caption += f" {LEARNS_NOTHING}"
+    shown = Stacked(rows, lambda row: row.codec, [_speeds(), _costs()])
+    return Group(shown, "", Text(caption, style="italic dim"))
 
 
-def _cells(row: Row) -> list[str]:
-    ratios = row.to_json()
+def _speeds() -> list[Column[Row]]:
     return [
-        row.codec,
-        *(f"{value:.3f}" for value in (row.encode_gvps, row.decode_gvps, row.memcpy_gvps)),
-        f"{ratios['encode_vs_memcpy']:.2f}",
-        f"{ratios['decode_vs_memcpy']:.2f}",
-        f"{ratios['encode_vs_eager']:.1f}",
-        f"{row.bits_per_value:.3f}",
-        f"{row.nmse:.2e}" if row.nmse else "0",
+        Column("encode\nGv/s", lambda row: f"{row.encode_gvps:.3f}"),
+        Column("decode\nGv/s", lambda row: f"{row.decode_gvps:.3f}"),
+        Column("memcpy\nGv/s", lambda row: f"{row.memcpy_gvps:.3f}"),
+        Column("encode\n/memcpy", lambda row: f"{row.to_json()['encode_vs_memcpy']:.2f}"),
+        Column("decode\n/memcpy", lambda row: f"{row.to_json()['decode_vs_memcpy']:.2f}"),
+        Column("encode\n/eager", lambda row: f"{row.to_json()['encode_vs_eager']:.1f}"),
+    ]
+
+
+def _costs() -> list[Column[Row]]:
+    return [
+        Column("bits\n/value", lambda row: f"{row.bits_per_value:.3f}"),
+        Column("nmse", lambda row: f"{row.nmse:.2e}" if row.nmse else "0"),
     ]

@@ -1,7 +1,7 @@
 """The command line: `gradwire codecs | bench | train | inspect`.
 
 Every command takes `--json FILE` and, where it needs codecs, `-c SPEC`, repeatable. Each lives
-beside what it commands, and imports what is slow to import when it runs.
+beside what it commands, and imports what is slow to import, torch above all, when it runs.
 """
 
 from __future__ import annotations
@@ -51,6 +51,3 @@ def main(
 
 for command in (codecs, bench, train, inspect):
     app.command()(command)
-
-if __name__ == "__main__":
-    app()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from gradwire.codec import SummableCodec
-from gradwire.codecs import REGISTRY, Entry, parse
-from gradwire.collectives import choose
-from gradwire.output import JsonFile, check_writable, console, refusing, write_json
+from gradwire.output import JsonFile, check_writable, deliver, refusing
+
+if TYPE_CHECKING:
+    from gradwire.codec import Codec
+    from gradwire.codecs import Entry
 
 _WORLDS = (2, 4)
 _NUMEL = 1_000_000
@@ -19,28 +20,32 @@ _NUMEL = 1_000_000
 def codecs(json_file: JsonFile = None) -> None:
     """List the codecs, what each promises, and how to spell it.
 
-    Example: which codecs may the network sum?
+    Example: read about them here, and keep the same for a program.
 
-        gradwire codecs --json - | jq '.[] | select(.summable) | .name'
+        gradwire codecs --json codecs.json
     """
     with refusing():
         check_writable(json_file)
     described = describe()
-    console(json_file).print(table(described))
-    write_json(described, json_file)
+    deliver(described, json_file, table(described))
 
 
 def describe() -> list[dict[str, Any]]:
     """One object for each codec, ready for JSON."""
+    from gradwire.codecs import REGISTRY
+
     return [_describe(name, entry) for name, entry in REGISTRY.items()]
 
 
 def _describe(name: str, entry: Entry) -> dict[str, Any]:
+    from gradwire.codec import SummableCodec
+    from gradwire.collectives import choose
+
     codec = entry.make()
     return {
         "name": name,
         "summary": entry.summary,
-        "settings": _defaults(entry),
+        "settings": _defaults(codec, entry),
         "summable": isinstance(codec, SummableCodec),
         "unbiased": codec.unbiased,
         "error_feedback": not codec.unbiased,
@@ -49,15 +54,20 @@ def _describe(name: str, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _defaults(entry: Entry) -> dict[str, Any]:
-    """The settings a spec may change; `fp16` has none, since its name says it all."""
+def _defaults(codec: Codec, entry: Entry) -> dict[str, Any]:
+    """The settings a spec may change, as they are if it says nothing of them.
+
+    `fp16` has none, since its name says it all.
+    """
     if not is_dataclass(entry.make):
         return {}
-    return {field.name: field.default for field in fields(entry.make)}
+    return {field.name: getattr(codec, field.name) for field in fields(codec)}
 
 
 def _example(spec: str) -> dict[str, Any]:
     """A spec and its bits per value; None if they depend on the data."""
+    from gradwire.codecs import parse
+
     codec = parse(spec)
     bits = 8 * codec.max_nbytes(_NUMEL) / _NUMEL if codec.fixed_size else None
     return {"spec": spec, "bits_per_value": bits}
@@ -67,7 +77,7 @@ def table(codecs: list[dict[str, Any]]) -> Table:
     """What `describe` says, for people: a paragraph for each codec."""
     shown = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     shown.add_column(no_wrap=True, style="bold")
-    shown.add_column()
+    shown.add_column(overflow="fold")
     for codec in codecs:
         shown.add_row(codec["name"], "\n".join(_lines(codec)) + "\n")
     return shown
@@ -100,7 +110,10 @@ def _travels(collectives: dict[str, str]) -> str:
 
 
 def _spell(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={str(value).lower()}" for name, value in settings.items())
+    """Settings with their values, then those that have none unless one is given."""
+    given = ", ".join(f"{name}={str(v).lower()}" for name, v in settings.items() if v is not None)
+    unset = ", ".join(name for name, value in settings.items() if value is None)
+    return f"{given}; not set: {unset}" if unset else given
 
 
 def _bits(example: dict[str, Any]) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from gradwire.output import JsonFile, check_writable, console, refusing, write_json
-from gradwire.wire import MAX_HEADER_NBYTES, VERSION, Header, Message, WireError
+from gradwire.output import FAILED, JsonFile, check_writable, complain, deliver, refusing
+
+if TYPE_CHECKING:
+    from gradwire.wire import Message
 
 STDIN = Path("-")
-BAD_MESSAGE = 1
 ANY_NUMEL = 1 << 63
 
 
@@ -24,11 +25,13 @@ def inspect(
 ) -> None:
     """Print the header of a message and what its bits are spent on. Its values are not decoded.
 
-    Example: in Python, keep a message in a file,
+    Example: what do 4 bits a value really cost? In Python, keep a message in a file:
 
-        Path("x.gw").write_bytes(gw.encode(gw.QSGD(bits=4), torch.randn(1000)))
+        import torch, gradwire as gw
 
-    then see what 4 bits a value really cost.
+        open("x.gw", "wb").write(gw.encode("qsgd:bits=4", torch.randn(1000)))
+
+    Then look into it:
 
         gradwire inspect x.gw
 
@@ -37,13 +40,18 @@ def inspect(
     with refusing():
         check_writable(json_file)
         data = _read(file)
+    from gradwire.wire import Message, WireError
+
     try:
         described = describe(Message.read(data, max_numel=ANY_NUMEL))
     except WireError as error:
-        typer.echo(f"Error: {file} is not a whole message: {error}", err=True)
-        raise typer.Exit(BAD_MESSAGE) from None
-    console(json_file).print(facts(described), "", budget(described), sep="\n")
-    write_json([described], json_file)
+        complain(f"{_name(file)} is not a whole message: {error}")
+        raise typer.Exit(FAILED) from None
+    deliver([described], json_file, facts(described), "", budget(described))
+
+
+def _name(file: Path) -> str:
+    return "standard input" if file == STDIN else str(file)
 
 
 def _read(file: Path) -> bytes:
@@ -54,10 +62,12 @@ def _read(file: Path) -> bytes:
         with file.open("rb") as stream:
             return _read_message(stream)
     except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}.") from None
+        raise ValueError(f"{_name(file)} cannot be read: {error.strerror}.") from None
 
 
 def _read_message(stream: IO[bytes]) -> bytes:
+    from gradwire.wire import MAX_HEADER_NBYTES, Header, WireError
+
     head = stream.read(MAX_HEADER_NBYTES)
     try:
         Header.unpack(memoryview(head))
@@ -70,10 +80,13 @@ def describe(message: Message) -> dict[str, Any]:
     """What there is to say about a message, ready for JSON.
 
     >>> import torch, gradwire as gw
-    >>> message = gw.encode(gw.QSGD(bits=4), torch.ones(1000), gw.Key(step=7))
+    >>> from gradwire.wire import Message
+    >>> message = gw.encode("qsgd:bits=4", torch.ones(1000), gw.Key(step=7))
     >>> describe(Message.read(message))["bytes"]
     {'header': 56, 'scales': 8, 'codes': 500, 'checksum': 4, 'total': 568}
     """
+    from gradwire.wire import VERSION
+
     header = message.header
     parts = message.anatomy()
     parts["total"] = sum(parts.values())

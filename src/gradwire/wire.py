@@ -38,7 +38,8 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import Codec, Key, check_input
-from gradwire.codecs import parse, rooms
+from gradwire.codecs import as_codec, parse, rooms
+from gradwire.learning import LearningCodec
 
 Bytes = bytes | bytearray | memoryview
 
@@ -167,8 +168,11 @@ class Message:
         return {"header": self.header.nbytes, **inside, "checksum": CHECKSUM_NBYTES}
 
 
-def encode(codec: Codec, x: Tensor, key: Key = _FIRST_KEY) -> bytes:
+def encode(codec: Codec | str, x: Tensor, key: Key = _FIRST_KEY) -> bytes:
     """One message that holds `x`, of any shape, as `codec` has it with the randomness of `key`.
+
+    `codec` may be its spec, such as ``"qsgd:bits=4"``. One that learns, `GradiVeQ`, is refused: a
+    message is on its own, with nothing before it to learn from.
 
     The same codec, tensor and key give the same bytes on every machine (zstd's may change with
     its release). Header and checksum of a matrix and an everyday codec take 68 bytes.
@@ -178,6 +182,10 @@ def encode(codec: Codec, x: Tensor, key: Key = _FIRST_KEY) -> bytes:
     >>> len(message), 100 * 50 * 4
     (2608, 20000)
     """
+    codec = as_codec(codec)
+    _check_stands_alone(codec)
+    if not isinstance(x, Tensor):
+        raise TypeError(f"`x` must be a tensor, got {type(x).__name__}; use `torch.as_tensor(x)`.")
     check_input(x)
     if x.ndim > MAX_DIMS:
         raise ValueError(f"a message has at most {MAX_DIMS} dimensions, got {x.ndim}; reshape it.")
@@ -258,10 +266,20 @@ def _spec(codec: Codec) -> str:
     return spec
 
 
+def _check_stands_alone(codec: Codec) -> None:
+    if isinstance(codec, LearningCodec):
+        raise ValueError(
+            f"{codec} learns from the gradients of earlier steps, and a message has none: it would "
+            "be plain float32. Use it with `attach`; for messages `dqsg:bits_per_value=2.0` or "
+            "`qsgd:bits=4` are good."
+        )
+
+
 def _codec(spec: str) -> Codec:
     """The codec of a message, which has one spelling only."""
     try:
         codec = parse(spec)
+        _check_stands_alone(codec)
     except _REFUSALS as error:
         raise WireError(f"the message needs a codec that is not here: {error}") from error
     spelled = str(codec)

@@ -117,23 +117,49 @@ def parse(spec: str) -> Codec:
     >>> str(parse("qsgd:levels=7"))
     'qsgd:bits=4'
     """
-    name, _, settings = spec.strip().partition(":")
+    if not isinstance(spec, str):
+        raise TypeError(f"a spec is a string such as 'qsgd:bits=4', got {spec!r}.")
+    name, colon, settings = spec.strip().partition(":")
     if name not in REGISTRY:
-        near = difflib.get_close_matches(name, REGISTRY, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"no codec is called {name!r}; there are {', '.join(REGISTRY)}.{hint}")
+        raise ValueError(
+            f"no codec is called {name!r}; there are {', '.join(REGISTRY)}.{_hint(name)}"
+        )
     make = REGISTRY[name].make
-    known = _setting_names(make)
-    values = {}
-    for item in filter(None, settings.split(",")):
+    values = _settings(spec, name, settings) if colon else {}
+    try:
+        return make(**values)
+    except RecursionError:
+        raise ValueError("the spec has codecs within codecs, too many to unfold.") from None
+
+
+def _hint(name: str) -> str:
+    """The name that was probably meant: also if it is that of a class, or in capitals."""
+    known = {type(entry.make()).__name__.lower(): spelled for spelled, entry in REGISTRY.items()}
+    known |= {spelled: spelled for spelled in REGISTRY}
+    near = difflib.get_close_matches(name.lower(), known, 1)
+    return f" Did you mean {known[near[0]]!r}?" if near else ""
+
+
+def _settings(spec: str, name: str, settings: str) -> dict[str, Any]:
+    """What stands after the colon."""
+    known = _setting_names(REGISTRY[name].make)
+    values: dict[str, Any] = {}
+    for item in settings.split(","):
         setting, equals, text = item.partition("=")
+        if not item:
+            raise ValueError(
+                f"{spec!r} lacks a setting; write `{name}` alone, or `{name}:setting=value`, "
+                f"settings are {', '.join(known) or 'none'}."
+            )
         if not equals or setting not in known:
             raise ValueError(
                 f"{item!r} in {spec!r} is not a setting of {name}; write `setting=value`, "
                 f"settings are {', '.join(known) or 'none'}."
             )
+        if setting in values:
+            raise ValueError(f"{spec!r} says `{setting}` twice; say it once.")
         values[setting] = _value(text)
-    return make(**values)
+    return values
 
 
 def _setting_names(make: Callable[..., Codec]) -> list[str]:
@@ -163,7 +189,6 @@ def as_codec(codec: Codec | str) -> Codec:
         return parse(codec)
     if not isinstance(codec, Codec):
         raise TypeError(
-            f"`codec` must be a codec such as `gw.QSGD(bits=4)`, got {codec!r}; "
-            '`gw.parse("qsgd:bits=4")` makes one from a string.'
+            f"`codec` must be a codec such as `gw.QSGD(bits=4)` or its spec, got {codec!r}."
         )
     return codec

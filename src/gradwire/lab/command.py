@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
+from gradwire.interrupts import interruptible
 from gradwire.lab.records import Result, Settings
 from gradwire.lab.request import Request, is_first_worker, torchrun_workers
 from gradwire.output import (
+    FAILED,
     JsonFile,
     check_writable,
-    console,
-    interruptible,
+    complain,
+    deliver,
     refusing,
-    write_json,
+    show,
 )
-
-WORKER_FAILED = 1
 
 
 def train(
@@ -74,11 +75,10 @@ def train(
         torchrun --nproc-per-node 2 -m gradwire train -c qsgd:bits=4
     """
     request = Request(tuple(codec), task, workers, steps, epochs, batch, lr, seed, threads, data)
-    with interruptible():
-        settings = _checked(request, report, json_file)
-        results = _run(settings)
-        if results:
-            _show(settings, results, report, json_file)
+    settings = _checked(request, report, json_file)
+    results = _run(settings)
+    if results:
+        _deliver(settings, results, report, json_file)
 
 
 def _checked(request: Request, report: Path | None, json_file: JsonFile) -> Settings:
@@ -86,11 +86,12 @@ def _checked(request: Request, report: Path | None, json_file: JsonFile) -> Sett
     from gradwire.lab.report import check_possible
 
     with refusing():
+        settings = request.settings()
         if is_first_worker():
             check_writable(json_file)
             if report is not None:
                 check_possible(report)
-        return request.settings()
+        return settings
 
 
 def _run(settings: Settings) -> list[Result]:
@@ -101,25 +102,27 @@ def _run(settings: Settings) -> list[Result]:
 
     job = partial(train_all, settings)
     try:
-        with Display(settings, quiet=not is_first_worker()) as display:
+        with interruptible(), Display(settings, quiet=not is_first_worker()) as display:
             if torchrun_workers():
                 workers.run_under_torchrun(job, display)
             else:
                 workers.run(job, settings.workers, display)
     except workers.WorkerError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(WORKER_FAILED) from None
+        complain(str(error))
+        raise typer.Exit(FAILED) from None
     return display.results
 
 
-def _show(
+def _deliver(
     settings: Settings, results: list[Result], report: Path | None, json_file: JsonFile
 ) -> None:
-    from gradwire.lab.report import write_report
+    from gradwire.lab.report import FILE_NAME, write_report
     from gradwire.lab.table import Comparison
 
-    out = console(json_file)
-    out.print(Comparison(results))
-    write_json([result.to_json() for result in results], json_file)
-    if report is not None:
-        out.print(f"Report: {write_report(settings, results, report)}", soft_wrap=True)
+    def write(directory: Path) -> None:
+        path = write_report(settings, results, directory)
+        show(json_file, Text(f"Report: {path}", no_wrap=True, overflow="ignore"))
+
+    files = {} if report is None else {report / FILE_NAME: partial(write, report)}
+    rows = [result.to_json() for result in results]
+    deliver(rows, json_file, Comparison(results), files=files)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 
 from rich import progress
 
 from gradwire.lab.records import Event, Progress, Remark, Result, Settings
 from gradwire.lab.table import score, score_title
-from gradwire.output import console
+from gradwire.output import console, counted, discard
 
 
 class Display:
@@ -31,10 +32,9 @@ class Display:
             self._bars.add_task(codec, total=settings.steps, loss="", start=False)
             for codec in settings.codecs
         ]
-        out.print(
-            f"{settings.task}: {settings.steps} steps on {settings.workers} workers "
-            f"with {', '.join(settings.codecs)}",
-            soft_wrap=True,
+        self._say(
+            f"{settings.task}: {counted(settings.steps, 'step')} on "
+            f"{counted(settings.workers, 'worker')} with {', '.join(settings.codecs)}"
         )
 
     def __call__(self, event: Event) -> None:
@@ -45,18 +45,24 @@ class Display:
                 self._ids[event.index], completed=event.step, loss=f"loss {event.loss:.3f}"
             )
         elif isinstance(event, Remark):
-            self._out.print(event.text, markup=False, soft_wrap=True)
+            self._say(event.text)
         else:
             self._finish(event)
 
     def _finish(self, event: Result) -> None:
         self.results.append(event)
         if not self._out.is_terminal:
-            self._out.print(
+            self._say(
                 f"{event.codec}: {score_title(event)} {score(event)}, test loss {event.loss:.4f}, "
-                f"{event.bytes_per_step:,.0f} bytes and {event.step_s:.3f} s a step",
-                soft_wrap=True,
+                f"{event.bytes_per_step:,.0f} bytes and {event.step_s:.3f} s a step"
             )
+
+    def _say(self, line: str) -> None:
+        """Print a line; training goes on if there is no room for it, as on a full disk."""
+        try:
+            self._out.print(line, markup=False, soft_wrap=True)
+        except OSError:
+            discard(sys.stderr)
 
     def __enter__(self) -> Display:
         self._bars.start()

@@ -24,6 +24,11 @@ def load_mnist(directory: Path | None = None) -> Dataset:
     (10000, 2000)
     """
     directory = directory or SUBSET
+    if not directory.is_dir():
+        what = "is not a directory" if directory.exists() else "does not exist"
+        raise ValueError(
+            f"{directory} {what}; `--data` must be a directory with the four files of MNIST."
+        )
     return Dataset(_load_split(directory, "train"), _load_split(directory, "t10k"))
 
 

@@ -55,7 +55,8 @@ class Result:
     """What one codec did. Bytes and seconds are those of the average worker.
 
     The `_s` are seconds per step, and their parts overlap: a bucket is encoded and sent while
-    the backward pass is still computing the next.
+    the backward pass is still computing the next. `remarks` are what is to be known beside the
+    numbers, such as that the codec was still learning.
     """
 
     codec: str
@@ -77,6 +78,7 @@ class Result:
     seed: int
     parameters: int
     curve: tuple[Point, ...]
+    remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Everything under its own name, but the score under what it measures.

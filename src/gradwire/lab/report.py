@@ -13,15 +13,16 @@ from string import Template
 
 from gradwire.lab.records import Result, Settings
 from gradwire.lab.table import (
-    Column,
     behind,
     caption,
     main_columns,
     other_columns,
+    remarks,
     score,
     score_title,
 )
-from gradwire.output import check_writable
+from gradwire.output import check_writable, counted
+from gradwire.tables import Column
 
 FILE_NAME = "index.html"
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -60,11 +61,12 @@ def page(settings: Settings, results: Sequence[Result]) -> str:
         for i, r in enumerate(results)
     ]
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=escape(f"{settings.task} on {settings.workers} workers"),
+        title=escape(f"{settings.task} on {counted(settings.workers, 'worker')}"),
         facts=_facts(settings, results[0]),
         cards="".join(_card(result, results, color(i)) for i, result in enumerate(results)),
         table=_table(results),
-        caption=re.sub("`(.*?)`", r"<code>\1</code>", escape(caption(results[0]))),
+        caption=_marked_up(caption(results[0])),
+        remarks="".join(f'<p class="remark">{_marked_up(r)}</p>' for r in remarks(results)),
         runs=json.dumps(runs).replace("<", "\\u003c"),
         plotly=get_plotlyjs(),
     )
@@ -80,12 +82,17 @@ def color(index: int) -> str:
 def _facts(settings: Settings, result: Result) -> str:
     facts = (
         f"<b>{result.parameters:,}</b> parameters",
-        f"<b>{settings.steps:,}</b> steps",
-        f"<b>{settings.batch}</b> examples a worker and step",
+        _counted(settings.steps, "step"),
+        f"{_counted(settings.batch, 'example')} a worker and step",
         f"learning rate <b>{settings.lr:g}</b>",
         f"seed <b>{settings.seed}</b>",
     )
     return " ".join(f"<span>{fact}</span>" for fact in facts)
+
+
+def _counted(number: int, noun: str) -> str:
+    figure, word = counted(number, noun).split()
+    return f"<b>{figure}</b> {word}"
 
 
 def _card(result: Result, results: Sequence[Result], color: str) -> str:
@@ -139,10 +146,15 @@ def _table(results: Sequence[Result]) -> str:
     return f"<table><thead><tr><th>codec</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _row(result: Result, columns: Sequence[Column], color: str) -> str:
+def _row(result: Result, columns: Sequence[Column[Result]], color: str) -> str:
     name = f"<td><i></i>{_name(result.codec)}</td>"
     cells = "".join(f"<td>{escape(column.cell(result))}</td>" for column in columns)
     return f'<tr style="--codec: {color}">{name}{cells}</tr>'
+
+
+def _marked_up(text: str) -> str:
+    """Set what is in backquotes as code."""
+    return re.sub("`(.*?)`", r"<code>\1</code>", escape(text))
 
 
 def _joined(head: str) -> str:

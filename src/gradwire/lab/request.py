@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradwire.lab.records import Settings
-from gradwire.output import check_at_least_one
+from gradwire.output import (
+    check_at_least_one,
+    check_codecs,
+    check_seed,
+    check_threads,
+    counted,
+)
 
 DEFAULT_WORKERS = 4
 
@@ -30,20 +36,19 @@ class Request:
 
     def settings(self) -> Settings:
         """Fill in what was left open. Raises `ValueError` if the request cannot be met."""
-        from gradwire import Key, parse
         from gradwire.lab.tasks import TASKS
 
         if self.task not in TASKS:
-            raise ValueError(f"`task` must be one of {', '.join(TASKS)}, got {self.task}.")
-        for codec in self.codecs:
-            parse(codec)
+            raise ValueError(f"`--task` must be one of {', '.join(TASKS)}, got {self.task}.")
+        check_codecs(self.codecs)
         task = TASKS[self.task]
         workers = self._num_workers()
         batch = task.batch if self.batch is None else self.batch
         lr = task.lr if self.lr is None else self.lr
-        check_at_least_one(workers=workers, batch=batch, threads=self.threads)
+        check_at_least_one(workers=workers, batch=batch)
+        check_threads(self.threads)
         _check_positive(lr=lr, epochs=1 if self.epochs is None else self.epochs)
-        Key(seed=self.seed)
+        check_seed(self.seed)
         steps = self._num_steps(task.steps, len(task.data(self.data).train), workers * batch)
         return Settings(
             self.task, self.codecs, workers, steps, batch, lr, self.seed, self.threads, self.data
@@ -53,22 +58,31 @@ class Request:
         started = torchrun_workers()
         if started and self.workers not in (None, started):
             raise ValueError(
-                f"`workers` is {self.workers}, but torchrun started {started}; leave it out."
+                f"`--workers` is {self.workers}, but torchrun started {started}; leave it out."
             )
         return started or (DEFAULT_WORKERS if self.workers is None else self.workers)
 
     def _num_steps(self, default: int, examples: int, examples_per_step: int) -> int:
         if examples_per_step > examples:
             raise ValueError(
-                f"a step takes {examples_per_step} examples (`workers` times `batch`), "
-                f"but the training set has only {examples}."
+                f"a step takes {examples_per_step:,} examples (`--workers` times `--batch`), but "
+                f"there are only {examples:,} to train on; lower one of the two."
             )
         if self.steps is not None and self.epochs is not None:
-            raise ValueError("`steps` and `epochs` say the same thing; give one of them.")
-        steps = default if self.steps is None else self.steps
+            raise ValueError("`--steps` and `--epochs` say the same thing; give one of them.")
         if self.epochs is not None:
-            steps = round(self.epochs * (examples // examples_per_step))
+            return self._steps_of_epochs(self.epochs, examples // examples_per_step)
+        steps = default if self.steps is None else self.steps
         check_at_least_one(steps=steps)
+        return steps
+
+    def _steps_of_epochs(self, epochs: float, steps_per_epoch: int) -> int:
+        steps = round(epochs * steps_per_epoch)
+        if steps < 1:
+            raise ValueError(
+                f"`--epochs {epochs:g}` is less than a step, since an epoch has "
+                f"{counted(steps_per_epoch, 'step')}; give more, or say `--steps 1`."
+            )
         return steps
 
 
@@ -87,4 +101,4 @@ def is_first_worker() -> bool:
 def _check_positive(**numbers: float) -> None:
     for name, number in numbers.items():
         if not 0 < number < math.inf:
-            raise ValueError(f"`{name}` must be positive and finite, got {number}.")
+            raise ValueError(f"`--{name}` must be positive and finite, got {number}.")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from gradwire.lab.records import Result
+from gradwire.tables import Column, Stacked
 
 NONE = "none"  # the codec that the others are compared with
 NOTES = (
@@ -20,19 +18,7 @@ NOTES = (
     "stages of the exchange overlap with it and with each other, so the parts need not add up to "
     "the step."
 )
-GAP = 1
 SCORE_FORMATS = {"accuracy": ".2%"}
-
-
-class Column(NamedTuple):
-    """A head of one or two lines, and what stands below it."""
-
-    head: str
-    cell: Callable[[Result], str]
-
-    def width(self, results: Sequence[Result]) -> int:
-        """How wide it is with these results."""
-        return max(map(len, (*self.head.split("\n"), *map(self.cell, results))))
 
 
 def score_title(result: Result) -> str:
@@ -62,7 +48,7 @@ def behind(result: Result, results: Sequence[Result]) -> float | None:
     return lost / reference
 
 
-def main_columns(results: Sequence[Result]) -> list[Column]:
+def main_columns(results: Sequence[Result]) -> list[Column[Result]]:
     """What a reader looks for first."""
     return [
         Column(_two_lines(score_title(results[0])), score),
@@ -73,7 +59,7 @@ def main_columns(results: Sequence[Result]) -> list[Column]:
     ]
 
 
-def other_columns() -> list[Column]:
+def other_columns() -> list[Column[Result]]:
     """What explains the main columns."""
     return [
         Column("test\nloss", lambda r: f"{r.loss:.4f}"),
@@ -90,57 +76,26 @@ def caption(result: Result) -> str:
     return f"{score_title(result).capitalize()}: {direction(result)}. {NOTES}"
 
 
-class Comparison:
-    """The results for a terminal: one table if names stay whole in it, else the main columns first.
+def remarks(results: Sequence[Result]) -> list[str]:
+    """Everything that is to be known of the results, each thing once."""
+    return list(dict.fromkeys(remark for result in results for remark in result.remarks))
 
-    Names that are too long even so are broken after commas.
-    """
+
+class Comparison:
+    """The results for a terminal: tables, what their columns mean, and what is to be known."""
 
     def __init__(self, results: Sequence[Result]) -> None:
         self._results = results
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lay it out for the width of the console."""
-        width, main, others = options.max_width, main_columns(self._results), other_columns()
-        longest = max(len(result.codec) for result in self._results)
-        if longest <= self._room([*main, *others], width):
-            yield self._table([*main, *others], width)
-        else:
-            yield self._table(main, width)
-            yield ""
-            yield self._table(others, width)
+        groups = main_columns(self._results), other_columns()
+        yield Stacked(self._results, lambda result: result.codec, groups)
         yield ""
         yield Text(caption(self._results[0]), style="italic dim")
-
-    def _room(self, columns: Sequence[Column], width: int) -> int:
-        """How wide the names may be beside these columns."""
-        return width - sum(GAP + column.width(self._results) for column in columns)
-
-    def _table(self, columns: Sequence[Column], width: int) -> Table:
-        shown = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
-        shown.add_column("codec", vertical="bottom", overflow="fold")
-        for column in columns:
-            shown.add_column(column.head, justify="right", vertical="bottom", no_wrap=True)
-        room = self._room(columns, width)
-        for result in self._results:
-            name = Text(_broken(result.codec, room))
-            shown.add_row(name, *(column.cell(result) for column in columns))
-        return shown
-
-
-def _broken(spec: str, width: int) -> str:
-    """Break a codec after commas into lines of at most `width`, as far as that will do.
-
-    >>> print(_broken("gradiveq:energy=0.8,warmup_steps=10,train_steps=30", 34))
-    gradiveq:energy=0.8,
-      warmup_steps=10,train_steps=30
-    """
-    lines = [""]
-    for piece in re.findall("[^,]+,?", spec):
-        if lines[-1] and len(lines[-1] + piece) > width:
-            lines.append("  ")
-        lines[-1] += piece
-    return "\n".join(lines)
+        for remark in remarks(self._results):
+            yield ""
+            yield Text(remark)
 
 
 def _two_lines(title: str) -> str:

@@ -67,10 +67,10 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(
-            f"{path} cannot be read: {error.strerror}; `data` must be a text file."
+            f"{path} cannot be read: {error.strerror}; `--data` must be a text file."
         ) from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8; `data` must be a text file.") from None
+        raise ValueError(f"{path} is not UTF-8; `--data` must be a text file.") from None
 
 
 def _alphabet(text: str) -> dict[str, int]:

@@ -17,7 +17,7 @@ import gradwire as gw
 from gradwire.lab.data import Dataset, batches
 from gradwire.lab.measure import Log, Row, evaluate, mean_over_workers, whole
 from gradwire.lab.records import Listener, Progress, Result, Settings, float32_bytes, ignore
-from gradwire.lab.remarks import remarks_to
+from gradwire.lab.remarks import on_run, remarks_to
 from gradwire.lab.tasks import TASKS, Task
 from gradwire.learning import LearningCodec
 
@@ -78,23 +78,24 @@ class Run:
         with remarks_to(ignore):  # what is said of a replica that is thrown away
             compute_s = self._warm_up()
         replica = self._replica()
-        with remarks_to(listener):
-            rows = self._train(replica, listener)
-        bits_per_value = replica.handle.stats().bits_per_value
+        codec = self.settings.codecs[self.index]
+        with remarks_to(listener) as heard:
+            rows, learned = self._train(replica, listener)
+        stats = replica.handle.stats()
         replica.handle.close()
         score, loss = evaluate(replica.ddp.module, self.task, self.data.test)
         log = Log(rows)
         bytes_per_step = whole(log.total("bytes") / log.steps)
         baseline = float32_bytes(replica.num_values(), self.settings.workers)
         return Result(
-            codec=self.settings.codecs[self.index],
+            codec=codec,
             task=self.task.name,
             score=score,
             score_name=self.task.score.name,
             higher_is_better=self.task.score.higher_is_better,
             loss=loss,
             bytes_per_step=bytes_per_step,
-            bits_per_value=bits_per_value,
+            bits_per_value=stats.bits_per_value,
             ratio=bytes_per_step / baseline if baseline else None,
             step_s=log.typical("seconds"),
             compute_s=compute_s,
@@ -106,6 +107,7 @@ class Run:
             seed=self.settings.seed,
             parameters=replica.num_values(),
             curve=log.curve(),
+            remarks=(*heard, *on_run(codec, learned, stats)),
         )
 
     def _replica(self) -> Replica:
@@ -132,10 +134,15 @@ class Run:
         replica.handle.close()
         return float(mean_over_workers(seconds)) / COMPUTE_STEPS
 
-    def _train(self, replica: Replica, listener: Listener) -> list[Row]:
-        rows, seconds = [], 0.0
+    def _train(
+        self, replica: Replica, listener: Listener
+    ) -> tuple[list[Row], list[dict[str, str]]]:
+        """Return a row for each step, and what the codec had learned before it."""
+        rows, learned, seconds = [], [], 0.0
+        stats = replica.handle.stats()
         dist.barrier()
         for step, batch in enumerate(islice(self._batches(), self.settings.steps), start=1):
+            learned.append(stats.learned)
             start = time.perf_counter()
             loss = replica.step(*batch)
             seconds += time.perf_counter() - start
@@ -144,7 +151,7 @@ class Run:
                 Row(loss, stats.bytes_sent, seconds, stats.encode_s, stats.comm_s, stats.decode_s)
             )
             listener(Progress(self.index, step, loss))
-        return rows
+        return rows, learned
 
 
 def _compile(codec: gw.Codec, num_workers: int) -> None:

@@ -1,0 +1,45 @@
+"""What `import gradwire` offers, and where it comes from."""
+
+from gradwire.attaching import attach
+from gradwire.codec import Codec, Key, ReducibleCodec, SummableCodec
+from gradwire.codecs import parse
+from gradwire.codecs.cast import Cast, Identity
+from gradwire.codecs.dithered import DQSG
+from gradwire.codecs.drop import drop_with_rate
+from gradwire.codecs.fft import FFTSparse
+from gradwire.codecs.global_qsgd import GlobalQSGD
+from gradwire.codecs.gradiveq import GradiVeQ
+from gradwire.codecs.nested import NDQSG
+from gradwire.codecs.qsgd import QSGD
+from gradwire.collectives import simulate
+from gradwire.functional import all_reduce
+from gradwire.handle import Handle
+from gradwire.policy import Policy
+from gradwire.stats import Stats
+from gradwire.wire import WireError, decode, encode
+
+__all__ = [
+    "DQSG",
+    "NDQSG",
+    "QSGD",
+    "Cast",
+    "Codec",
+    "FFTSparse",
+    "GlobalQSGD",
+    "GradiVeQ",
+    "Handle",
+    "Identity",
+    "Key",
+    "Policy",
+    "ReducibleCodec",
+    "Stats",
+    "SummableCodec",
+    "WireError",
+    "all_reduce",
+    "attach",
+    "decode",
+    "drop_with_rate",
+    "encode",
+    "parse",
+    "simulate",
+]
