@@ -30,6 +30,23 @@ def edge_sizes(codec: gw.Codec) -> list[int]:
     return sorted({0, 1, 7, 8, 9, max(block - 1, 0), block, block + 1, 513, 3 * 512 + 5})
 
 
+def slope(x: Tensor, y: Tensor) -> float:
+    """How far `y` has come along `x`: 1 if it is `x`, 0 if it says nothing of it."""
+    return float((x.double() @ y.double()) / (x.double() @ x.double()))
+
+
+def assert_follows(codec: gw.Codec, x: Tensor, y: Tensor) -> None:
+    """`y` says of Gaussian `x` what this codec can say of it in one go.
+
+    What is unbiased has a slope of one but for chance, however large its error is; what is biased
+    keeps some of the energy, so it misses by less than nothing at all would.
+    """
+    if codec.unbiased:
+        assert abs(slope(x, y) - 1) < 0.5
+    else:
+        assert (y - x).double().norm() < 0.98 * x.double().norm()
+
+
 def said(codec: gw.Codec, vectors: list[Tensor], key: gw.Key, collective: str) -> list[Tensor]:
     """What the term or the codes of each worker say of its vector."""
     world, numel = len(vectors), vectors[0].numel()

@@ -163,6 +163,7 @@ NO_NONZEROS = struct.pack("<Qf", 1, 0.0)
         ({"shape": (2**40,)}, "may hold up to 67108864 values here, got 1099511627776; pass a"),
         ({"shape": (17,)}, "17 values of qsgd:bits=4 take 16 bytes, got 12"),
         ({"nbytes": 13}, "the header promises 73 bytes in all, got 72"),
+        ({"nbytes": 11}, "the header promises 71 bytes in all, got 72"),
         ({"nbytes": 2**64 - 1}, "the header promises 18446744073709551675 bytes"),
         ({"pad": b"\1"}, "padded with other bytes than zeros"),
         ({"spec": ""}, "names no codec"),
@@ -208,12 +209,22 @@ def test_what_cannot_become_a_message():
     class Stranger(gw.QSGD):
         name = "stranger"
 
+    class Double(gw.QSGD):
+        """Spelled like another, so its messages would be taken for those of the other."""
+
+    schedule = "/".join(f"0.{99 - i}@{100 * i}" for i in range(40))
     with pytest.raises(TypeError, match="float32, float16 or bfloat16"):
         gw.encode(gw.QSGD(), torch.arange(3))
     with pytest.raises(ValueError, match="at most 32 dimensions, got 33; reshape it"):
         gw.encode(gw.QSGD(), torch.zeros([1] * 33))
     with pytest.raises(ValueError, match="no codec is called 'stranger'"):
         gw.encode(Stranger(), torch.zeros(1))
+    with pytest.raises(ValueError, match=r"`parse\('qsgd:bits=4'\)` is not .*Double"):
+        gw.encode(Double(), torch.zeros(1))
+    with pytest.raises(
+        ValueError, match="a codec's spec has at most 255 bytes, got 'fft:drop=0.99"
+    ):
+        gw.encode(gw.FFTSparse(drop=schedule), torch.zeros(1))
     with pytest.raises(TypeError, match="bytes-like"):
         gw.decode("GRDW")
 
@@ -234,6 +245,18 @@ def test_a_spec_is_taken_for_its_codec():
         gw.encode(4, values(100))
     with pytest.raises(TypeError, match=r"`x` must be a tensor, got list; use `torch.as_tensor"):
         gw.encode("qsgd", [1.0, 2.0])
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError, OverflowError, ValueError])
+def test_what_a_codec_raises_over_a_payload_is_a_wire_error(error, monkeypatch):
+    """Whatever it is; an error without words is for want of memory."""
+    message = gw.encode(gw.QSGD(), values(20))
+
+    def fail(*args):
+        raise error
+
+    monkeypatch.setattr(gw.QSGD, "decode_into", fail)
+    assert refused(message) == "the 20 values of the message cannot be decoded: out of memory"
 
 
 def mutant(message, rng):
