@@ -64,7 +64,10 @@ def read_spec(spec):
     settings["name"] = name
     if name == "dqsg":
         fixed = "levels" in settings
-        settings = {"block": 512 if fixed else 4096, "wire": "packed" if fixed else "zstd"} | settings
+        settings = {
+            "block": 512 if fixed else 4096,
+            "wire": "packed" if fixed else "zstd",
+        } | settings
     if name in ("qsgd", "global-qsgd") and "levels" not in settings:
         settings["levels"] = (1 << settings["bits"] - 1) - 1
     return name, settings

@@ -176,4 +176,3 @@ def test_both_refuse_the_same_payloads(spec):
             assert_agrees(message)
             taken += 1
     assert 0 < taken < 100
-
