@@ -1,7 +1,7 @@
 """A decoder of messages, written from docs/wire.md and nothing else: no line of gradwire is here.
 
 `decode(message)` gives the values as an array of their shape: float32, float16, or uint16 for the
-bit patterns of bfloat16, which NumPy does not have. `Refused` says that it is no message.
+bit patterns of bfloat16, which NumPy does not have. `RefusedError` says that it is no message.
 """
 
 import math
@@ -18,7 +18,7 @@ DEFAULTS = {
     "fp16": {},
     "bf16": {},
     "qsgd": {"block": 512, "wire": "packed"},
-    "dqsg": {},
+    "dqsg": {"block": 4096, "wire": "zstd"},
     "ndqsg": {"levels": 3, "ratio": 3, "alpha": 1.0, "block": 512, "wire": "packed"},
     "global-qsgd": {"block": 512, "wire": "packed", "dither": "linear"},
     "fft": {"bits": 10, "mantissa": 5, "block": 256, "wire": "packed"},
@@ -26,13 +26,13 @@ DEFAULTS = {
 }
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The bytes are no message."""
 
 
 def require(condition):
     if not condition:
-        raise Refused
+        raise RefusedError
 
 
 # The message
@@ -60,14 +60,8 @@ def read_spec(spec):
     name, _, text = spec.partition(":")
     require(name in DEFAULTS)
     given = dict(item.split("=", 1) for item in text.split(",")) if text else {}
-    settings = DEFAULTS[name] | {key: read_value(value) for key, value in given.items()}
-    settings["name"] = name
-    if name == "dqsg":
-        fixed = "levels" in settings
-        settings = {
-            "block": 512 if fixed else 4096,
-            "wire": "packed" if fixed else "zstd",
-        } | settings
+    defaults = DEFAULTS["qsgd"] if name == "dqsg" and "levels" in given else DEFAULTS[name]
+    settings = defaults | {key: read_value(value) for key, value in given.items()}
     if name in ("qsgd", "global-qsgd") and "levels" not in settings:
         settings["levels"] = (1 << settings["bits"] - 1) - 1
     return name, settings
@@ -76,12 +70,9 @@ def read_spec(spec):
 def read_value(text):
     if text == "none":
         return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+    if text.isdigit():
+        return int(text)
+    return float(text) if text.replace(".", "").isdigit() else text
 
 
 def as_dtype(values, dtype):
@@ -158,7 +149,7 @@ def inflate(frame, size):
         require(zstandard.frame_content_size(frame) == size)
         return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError:
-        raise Refused from None
+        raise RefusedError from None
 
 
 def read_wire(payload, numel, settings, bits, levels, planes=False):
@@ -221,14 +212,12 @@ def read_elias(stream, numel, levels, mark):
 def read_floats(dtype):
     def read(payload, numel, settings, stream):
         require(len(payload) == numel * np.dtype(dtype).itemsize)
-        return np.frombuffer(payload, dtype).astype(F32)
+        values = np.frombuffer(payload, dtype)
+        if dtype == "<u2":  # bfloat16
+            return (values.astype(np.uint32) << 16).view(F32)
+        return values.astype(F32)
 
     return read
-
-
-def read_bfloat16(payload, numel, settings, stream):
-    require(len(payload) == 2 * numel)
-    return (np.frombuffer(payload, "<u2").astype(np.uint32) << 16).view(F32)
 
 
 def read_head(payload):
@@ -385,7 +374,7 @@ def inverse_dct(c):
 PAYLOADS = {
     "none": read_floats("<f4"),
     "fp16": read_floats("<f2"),
-    "bf16": read_bfloat16,
+    "bf16": read_floats("<u2"),
     "qsgd": read_qsgd,
     "dqsg": read_dqsg,
     "ndqsg": read_ndqsg,

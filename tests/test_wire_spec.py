@@ -171,7 +171,7 @@ def test_both_refuse_the_same_payloads(spec):
         message = rng.choice(seeds)
         message = with_payload(message, damaged(message[payload_start(message) : -4], rng))
         refusal = refused(gw.decode, message, gw.WireError)
-        assert refused(other.decode, message, other.Refused) == refusal
+        assert refused(other.decode, message, other.RefusedError) == refusal
         if not refusal:
             assert_agrees(message)
             taken += 1
