@@ -1,0 +1,384 @@
+"""A decoder of messages, written from docs/wire.md and nothing else: no line of gradwire is here.
+
+`decode(message)` gives the values as an array of their shape: float32, float16, or uint16 for the
+bit patterns of bfloat16, which NumPy does not have. `RefusedError` says that it is no message.
+"""
+
+import math
+import struct
+import zlib
+
+import numpy as np
+import zstandard
+
+F32 = np.float32
+LEAST = F32(2.0**-100)
+DEFAULTS = {
+    "none": {},
+    "fp16": {},
+    "bf16": {},
+    "qsgd": {"block": 512, "wire": "packed"},
+    "dqsg": {"block": 4096, "wire": "zstd"},
+    "ndqsg": {"levels": 3, "ratio": 3, "alpha": 1.0, "block": 512, "wire": "packed"},
+    "global-qsgd": {"block": 512, "wire": "packed", "dither": "linear"},
+    "fft": {"bits": 10, "mantissa": 5, "block": 256, "wire": "packed"},
+    "gradiveq": {},
+}
+
+
+class RefusedError(Exception):
+    """The bytes are no message."""
+
+
+def require(condition):
+    if not condition:
+        raise RefusedError
+
+
+# The message
+
+
+def decode(message):
+    """The values of a message."""
+    require(len(message) >= 44)
+    magic, version, dtype, ndim, length, size = struct.unpack_from("<4sBBBBQ", message)
+    require(magic == b"GRDW" and version == 1 and dtype < 3 and ndim <= 32 and length)
+    end = 36 + 8 * ndim + length
+    start = -(-end // 8) * 8
+    require(len(message) == start + size + 4 and not any(message[end:start]))
+    require(zlib.crc32(message[:-4]) == int.from_bytes(message[-4:], "little"))
+    shape = struct.unpack_from(f"<{ndim}Q", message, 36)
+    name, settings = read_spec(bytes(message[end - length : end]).decode())
+    numel = math.prod(shape)
+    with np.errstate(all="ignore"):
+        values = PAYLOADS[name](bytes(message[start:-4]), numel, settings, Stream(message, numel))
+        return as_dtype(values, dtype).reshape(shape)
+
+
+def read_spec(spec):
+    """The name, and the settings with the defaults of those that are not written."""
+    name, _, text = spec.partition(":")
+    require(name in DEFAULTS)
+    given = dict(item.split("=", 1) for item in text.split(",")) if text else {}
+    defaults = DEFAULTS["qsgd"] if name == "dqsg" and "levels" in given else DEFAULTS[name]
+    settings = defaults | {key: read_value(value) for key, value in given.items()}
+    if name in ("qsgd", "global-qsgd") and "levels" not in settings:
+        settings["levels"] = (1 << settings["bits"] - 1) - 1
+    return name, settings
+
+
+def read_value(text):
+    if text == "none":
+        return None
+    if text.isdigit():
+        return int(text)
+    return float(text) if text.replace(".", "").isdigit() else text
+
+
+def as_dtype(values, dtype):
+    """float32 rounded to float16, or to the bit patterns of bfloat16."""
+    if dtype == 2:
+        bits = values.view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
+        return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+    return values.astype(np.float16) if dtype == 1 else values
+
+
+# Packed codes, wires and random bits
+
+
+def tiles(numel):
+    """First value and size of each tile."""
+    for first in range(0, numel, 512):
+        yield first, min(512, -(-(numel - first) // 8) * 8)
+
+
+def packed_nbytes(numel, bits):
+    return bits * -(-numel // 8)
+
+
+def unpack(packed, numel, bits):
+    """The codes of `numel` values."""
+    codes = np.zeros(-(-numel // 8) * 8, np.int64)
+    octets, start = np.frombuffer(packed, np.uint8).astype(np.int64), 0
+    for first, size in tiles(numel):
+        shift = 0
+        for width in [8] * (bits // 8) + [w for w in (4, 2, 1) if bits & w]:
+            stride = size * width // 8
+            part = octets[start : start + stride]
+            fields = [part >> place & (1 << width) - 1 for place in range(0, 8, width)]
+            codes[first : first + size] |= np.concatenate(fields) << shift
+            start, shift = start + stride, shift + width
+    return codes[:numel]
+
+
+class Stream:
+    """The random bits of the key of a message."""
+
+    def __init__(self, message, numel):
+        words = struct.unpack_from("<5I", message, 16)
+        self.key, self.counter = words[:2], (words[3], words[4], words[2])
+        self.numel = numel
+
+    def bits(self):
+        """r(i) of all values."""
+        parts = [np.zeros(0, np.int64)]
+        for first, size in tiles(self.numel):
+            words = self.philox(np.arange(first // 8, first // 8 + size // 8, dtype=np.uint64))
+            halves = [np.stack((word & 0xFFFF, word >> 16), 1).reshape(-1) for word in words]
+            parts.append(np.concatenate(halves).astype(np.int64))
+        return np.concatenate(parts)[: self.numel]
+
+    def philox(self, c0):
+        """Four words for each counter."""
+        mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+        c1, c2, c3 = (np.full_like(c0, word) for word in self.counter)
+        k0, k1 = self.key
+        c0 = c0 & mask
+        for _ in range(7):
+            p, q = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+            c0, c1 = (q >> half) ^ c1 ^ np.uint64(k0), q & mask
+            c2, c3 = (p >> half) ^ c3 ^ np.uint64(k1), p & mask
+            k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+        return c0, c1, c2, c3
+
+
+def inflate(frame, size):
+    """The content of one zstd frame."""
+    try:
+        require(zstandard.frame_content_size(frame) == size)
+        return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+    except zstandard.ZstdError:
+        raise RefusedError from None
+
+
+def read_wire(payload, numel, settings, bits, levels, planes=False):
+    """The scale of each value, and its code."""
+    block, wire = settings["block"], settings["wire"]
+    num_blocks = min(numel, 1) if block is None else -(-numel // block)
+    mark = 8 if wire == "elias" else 0
+    require(len(payload) >= mark + 4 * num_blocks)
+    scales = np.frombuffer(payload, "<f4", num_blocks, mark).astype(F32)
+    rest = payload[mark + 4 * num_blocks :]
+    if wire == "elias":
+        codes = read_elias(rest, numel, levels, int.from_bytes(payload[:8], "little"))
+    else:
+        width = bits if wire == "packed" else 2 if bits <= 2 else 4 if bits <= 4 else 8
+        nbytes = packed_nbytes(numel, width)
+        rest = inflate(rest, nbytes) if wire == "zstd" else rest
+        require(len(rest) == nbytes)
+        if planes:
+            low, high = rest[: nbytes // 2], rest[nbytes // 2 :]
+            codes = unpack(low, numel, 4) | unpack(high, numel, 4) << 4
+        else:
+            codes = unpack(rest, numel, width)
+    return np.repeat(scales, block or numel)[:numel], codes
+
+
+def read_elias(stream, numel, levels, mark):
+    """The codes of a dense or sparse stream."""
+    bits = "".join(f"{octet:08b}" for octet in stream)
+    codes, at, position = np.full(numel, levels, np.int64), 0, -1
+    require(mark <= numel + 1)
+
+    def take(count):
+        nonlocal at
+        require(at + count <= len(bits))
+        at += count
+        return bits[at - count : at]
+
+    def omega():
+        k = 1
+        while take(1) == "1":
+            k = int("1" + take(k), 2)
+        return k
+
+    for _ in range(mark - 1 if mark else numel):
+        position += omega() if mark else 1
+        if mark:
+            negative, magnitude = take(1) == "1", omega()
+        else:
+            magnitude = omega() - 1
+            negative = magnitude > 0 and take(1) == "1"
+        require(position < numel and magnitude <= levels)
+        codes[position] = levels - magnitude if negative else levels + magnitude
+    require(len(bits) - at < 8 and "1" not in bits[at:])
+    return codes
+
+
+# Payloads
+
+
+def read_floats(dtype):
+    def read(payload, numel, settings, stream):
+        require(len(payload) == numel * np.dtype(dtype).itemsize)
+        values = np.frombuffer(payload, dtype)
+        if dtype == "<u2":  # bfloat16
+            return (values.astype(np.uint32) << 16).view(F32)
+        return values.astype(F32)
+
+    return read
+
+
+def read_head(payload):
+    require(payload[:4] in (bytes(4), b"\1\0\0\0"))
+    return payload[0], payload[4:]
+
+
+def read_qsgd(payload, numel, settings, stream):
+    levels = settings["levels"]
+    scale, code = read_wire(payload, numel, settings, (2 * levels).bit_length(), levels)
+    return (code - levels).astype(F32) * (scale * F32(1 / levels))
+
+
+def read_dqsg(payload, numel, settings, stream):
+    if "levels" in settings:
+        levels = settings["levels"]
+        scale, code = read_wire(payload, numel, settings, (2 * levels).bit_length(), levels)
+        return undither(code - levels, step_of(scale, levels), stream.bits())
+    planes, payload = read_head(payload)
+    require(not planes or settings["wire"] == "zstd")
+    step, code = read_wire(payload, numel, settings, 8, 127, planes)
+    return undither(code - (8 if settings["wire"] == "zstd" else 127), step, stream.bits())
+
+
+def read_ndqsg(payload, numel, settings, stream):
+    nested, payload = read_head(payload)
+    require(not nested)
+    return read_dqsg(payload, numel, settings, stream)
+
+
+def step_of(scale, levels):
+    return np.where(scale <= LEAST, F32(0), scale / F32(levels))
+
+
+def undither(level, step, random):
+    level = (level + 128) % 256 - 128
+    return (level * 2**17 - 2 * random + 65535).astype(F32) * (step * F32(2.0**-17))
+
+
+def add_nested(payload, total, count, settings, stream):
+    """The sum of `count` vectors, and the one of a nested payload that they resolve."""
+    nested, payload = read_head(payload)
+    require(nested)
+    ratio, alpha, numel = settings["ratio"], F32(settings["alpha"]), len(total)
+    with np.errstate(all="ignore"):
+        scale, code = read_wire(payload, numel, settings, (ratio - 1).bit_length(), None)
+        step, y = step_of(scale, settings["levels"]), total * F32(1 / count)
+        place = (code - ratio // 2) * 2**17 - 2 * stream.bits() + 65535
+        d = place.astype(F32) * F32(2.0**-17) - y * (alpha / step)
+        value = y + (d - np.rint(d * F32(1 / ratio)) * F32(ratio)) * (step * alpha)
+        return total + np.where(step == 0, F32(0), value)
+
+
+def read_global_qsgd(payload, numel, settings, stream):
+    levels, dither = settings["levels"], settings["dither"]
+    bits = (2 * levels).bit_length()
+    scale, code = read_wire(payload, numel, settings, bits, levels)
+    if dither == "exponential":
+        exponent = code & (1 << bits - 1) - 1
+        power = np.where(exponent > 0, np.ldexp(F32(1), 1 - exponent), F32(0)).astype(F32)
+        return np.where((code >> bits - 1) & (exponent > 0), -power, power) * scale
+    level, unit = (code - levels).astype(F32), scale * F32(1 / levels)
+    if dither == "subtractive":
+        unit = np.where(scale <= LEAST, F32(0), unit)
+        level = level + (65535 - 2 * stream.bits()).astype(F32) * F32(2.0**-17)
+    return level * unit
+
+
+# fft
+
+
+def read_fft(payload, numel, settings, stream):
+    require(len(payload) >= 24)
+    kept, places_nbytes, base, domain, form, rice, spoilt = struct.unpack_from("<QQiBBBB", payload)
+    require(min(numel, 1) <= kept <= numel and places_nbytes <= 8 * -(-numel // 64))
+    require(domain < 3 and form < 3 and rice < 16 and spoilt < 2)
+    bits, block = settings["bits"], settings["block"]
+    num_blocks = -(-numel // block)
+    sizes = [
+        4 * kept if bits is None else packed_nbytes(kept, bits),
+        -(-num_blocks // 8) if spoilt else 0,
+        places_nbytes,
+    ]
+    body = payload[24:]
+    body = inflate(body, sum(sizes)) if settings["wire"] == "zstd" else body
+    require(len(body) == sum(sizes))
+    values, flags, where = (body[sum(sizes[:i]) : sum(sizes[: i + 1])] for i in range(3))
+    coefficients = np.zeros(numel, F32)
+    places = read_places(where, form, rice, kept, numel)
+    coefficients[places] += read_coefficients(values, kept, base, bits, settings["mantissa"])
+    if spoilt:
+        coefficients[np.repeat(read_bits(flags)[:num_blocks], block)[:numel] > 0] = np.nan
+    return inverse(domain, coefficients, block)
+
+
+def read_bits(octets):
+    return np.unpackbits(np.frombuffer(octets, np.uint8), bitorder="little")
+
+
+def read_coefficients(octets, kept, base, bits, mantissa):
+    if bits is None:
+        return np.frombuffer(octets, "<f4").astype(F32)
+    top, shift = (1 << bits - 1) - 1, 23 - mantissa
+    require(base >= 1 and base - 1 + top <= 0x7F7FFFFF >> shift)
+    code = unpack(octets, kept, bits)
+    step = np.where(code > top, code - top, code) + base - 1
+    value = np.where(code > 0, step << shift, 0).astype(np.uint32).view(F32)
+    return np.where(code > top, -value, value)
+
+
+def read_places(octets, form, rice, kept, numel):
+    """Which coefficients are sent."""
+    if form == 0:
+        require(kept == numel and not octets)
+        return np.arange(numel)
+    if form == 1:
+        places = np.flatnonzero(read_bits(octets))
+        require(len(octets) == 8 * -(-numel // 64))
+    else:
+        size = packed_nbytes(kept, rice)
+        require(len(octets) >= size and (len(octets) - size) % 8 == 0)
+        unary = read_bits(octets[size:])
+        ones = np.flatnonzero(unary)
+        require(len(ones) == kept and (not len(unary) or unary[-64:].any()))
+        high = np.diff(ones, prepend=-1) - 1
+        places = np.cumsum((high << rice) + unpack(octets[:size], kept, rice) + 1) - 1
+    require(len(places) == kept and (not kept or places[-1] < numel))
+    return places
+
+
+def inverse(domain, coefficients, block):
+    """The values of the coefficients of each block, or of what is left for the last one."""
+    turn = (lambda row: row, inverse_fft, inverse_dct)[domain]
+    rows = [coefficients[i : i + block] for i in range(0, len(coefficients), block)]
+    return np.concatenate([np.zeros(0, F32), *(turn(row).astype(F32) for row in rows)])
+
+
+def inverse_fft(c):
+    size = len(c)
+    pairs = np.zeros(2 * (size // 2 + 1))
+    pairs[0], pairs[2 : size + 1] = c[0], c[1:] / math.sqrt(2)
+    if size % 2 == 0:
+        pairs[size] = c[-1]
+    return np.fft.irfft(pairs.view(np.complex128), size, norm="ortho")
+
+
+def inverse_dct(c):
+    size = len(c)
+    j, k = np.arange(size)[:, None], np.arange(size)
+    length = np.where(k == 0, 1 / math.sqrt(size), math.sqrt(2 / size))
+    return (np.cos(math.pi * (2 * j + 1) * k / (2 * size)) * length) @ c.astype(float)
+
+
+PAYLOADS = {
+    "none": read_floats("<f4"),
+    "fp16": read_floats("<f2"),
+    "bf16": read_floats("<u2"),
+    "qsgd": read_qsgd,
+    "dqsg": read_dqsg,
+    "ndqsg": read_ndqsg,
+    "global-qsgd": read_global_qsgd,
+    "fft": read_fft,
+    "gradiveq": read_floats("<f4"),
+}
