@@ -475,7 +475,7 @@ def test_the_permutation_is_independent_of_the_dither(hop, monkeypatch):
     if hop is not None:
         monkeypatch.setattr(uniform, "_PERMUTATION_HOP", hop)
     keys = [gw.Key(seed=5, step=step) for step in range(300)]
-    dithers = torch.stack([first_dithers(key, 3) for key in keys]) / 65536
+    dithers = torch.stack([first_dithers(key, 2) for key in keys]) / 65536
     z = (dithers.mean(0) - 0.5).abs().max() * math.sqrt(12 * len(keys))
     assert z < 4 if hop is None else z > 8
 
