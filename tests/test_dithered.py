@@ -178,6 +178,22 @@ def test_a_budget_is_held_within_three_percent(kind, budget, numel):
     assert 8 * payload.numel() / numel == pytest.approx(budget, rel=0.03)
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "laplace", "student-t"])
+@pytest.mark.parametrize("budget", [1.5, 2.0, 3.0])
+def test_short_vectors_are_no_worse_than_long_ones(kind, budget):
+    """By half at most, whatever their scale and zstd frame take of the budget."""
+
+    def error(numel, draws):
+        x = draw(kind, numel * draws).view(draws, numel)
+        y = torch.stack([roundtrip(codec, row, KEY.of(step=i)) for i, row in enumerate(x)])
+        return float(((y - x).square().sum(1) / x.square().sum(1)).mean())
+
+    codec = gw.DQSG(bits_per_value=budget)
+    longest = error(200_000, 1)
+    for numel, draws in ((1, 300), (10, 100), (100, 30), (1000, 5), (10_000, 2)):
+        assert error(numel, draws) < 1.5 * longest, numel
+
+
 def test_a_budget_is_held_for_other_blocks():
     for block in (64, 512, 1 << 20, None):
         codec = gw.DQSG(bits_per_value=3.0, block=block)

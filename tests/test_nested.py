@@ -125,7 +125,9 @@ def test_kernels_equal_the_reference(dtype, ratio, width):
                 backend.quantize_nested(x, units / 0.9, codes, **options)
                 total = y.clone()
                 backend.add_nested(units, codes, total, count=3, alpha=0.9, **options)
-                results.append((codes, total.view(torch.int32)))
+                share = y.clone()
+                backend.add_nested(units, codes, share, count=3, alpha=0.9, weight=0.2, **options)
+                results.append((codes, total.view(torch.int32), share.view(torch.int32)))
             assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), (block, numel)
 
 

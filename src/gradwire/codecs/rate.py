@@ -31,8 +31,8 @@ _SAMPLE = 1 << 16
 _MAX_LEVEL = 127
 _NIBBLE = 7.5
 """Values below this many steps mostly have codes of 4 bits."""
-_GAUSSIAN_RATES = (1.0, 1.5, 2.0)
-_GAUSSIAN_OCTAVES = (2.6, 1.03, 0.32)
+_GAUSSIAN_RATES = (1.0, 1.5, 2.0, 3.0)
+_GAUSSIAN_OCTAVES = (2.6, 1.03, 0.32, -0.81)
 """log2 of the step at which long Gaussian vectors take these bits a value, measured, and 0.04."""
 _IDEAL_OCTAVE = 2.047
 """log2 of sqrt(2 pi e), the step at no bits if each bit halved it."""
