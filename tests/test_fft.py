@@ -2,6 +2,7 @@
 
 import math
 import struct
+import threading
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 import gradwire as gw
 from gradwire import collectives
-from gradwire.codecs import fft, transforms
+from gradwire.codecs import fft, rooms, transforms
 from gradwire.codecs.drop import drop_at, least_drop
 from gradwire.codecs.sparse import bitmap_nbytes
 from gradwire.kernels import cpu, reference
@@ -426,6 +427,32 @@ def test_a_payload_may_lie_at_an_odd_address():
 # Many workers
 
 
+def held_after(codec, vectors):
+    """Scratch memory of a thread that encodes, averages, and takes its own off a residual."""
+    numel, held = vectors[0].numel(), []
+
+    def work():
+        payloads, keys = payloads_of(codec, vectors)
+        mean = torch.empty(numel)
+        codec.aggregate_into(payloads, mean, keys)
+        codec.decode_into(payloads[0], mean, KEY, weight=-1.0, accumulate=True)
+        held.append(rooms.held_nbytes())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return held[0]
+
+
+@pytest.mark.parametrize("spec", ["fft", "fft:domain=auto", "fft:drop=0.3,bits=none"])
+def test_scratch_memory_is_one_vector_of_coefficients_and_two_bitmaps(spec):
+    numel = 1_000_003
+    laplace = torch.from_numpy(np.random.default_rng(1).laplace(size=numel)).float()
+    vectors = [correlated(numel), laplace, correlated(numel, 1)]
+    small = 4 * (1 << 16) + 4 * 1024
+    assert held_after(gw.parse(spec), vectors) <= 4 * numel + 2 * bitmap_nbytes(numel) + small
+
+
 def payloads_of(codec, vectors):
     keys = [gw.Key(rank=rank) for rank in range(len(vectors))]
     return [codec.encode(x, key) for x, key in zip(vectors, keys, strict=True)], keys
@@ -516,6 +543,22 @@ def test_schedules(drop, step, expected):
     codec = gw.parse(f"fft:drop={drop}")
     assert codec.num_kept(10_000, step) == round(10_000 * (1 - expected))
     assert codec.encode(gaussian(1000), gw.Key(step=step)).numel() <= codec.max_nbytes(1000)
+
+
+def test_schedules_are_the_same_on_every_machine(monkeypatch):
+    """What is kept depends on them. No cosine or power of a library is asked, only square roots."""
+
+    def library(*_):
+        raise AssertionError("the last bit of this differs between machines")
+
+    for name in ("cos", "sin", "exp", "log", "pow"):
+        monkeypatch.setattr(math, name, library)
+    drops = {name: drop_at(f"0.9*{name}@7", 3).hex() for name in ("linear", "cosine", "rsqrt")}
+    assert drops == {
+        "linear": "0x1.5c5501c63f8b6p-1",
+        "cosine": "0x1.6844982ebae77p-1",
+        "rsqrt": "0x1.a57d5de28bcd0p-1",
+    }
 
 
 def test_the_drop_follows_the_learning_rate_as_the_theorem_asks():
