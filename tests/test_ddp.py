@@ -77,10 +77,13 @@ def test_many_small_buckets_never_hang(worlds, size):
 @pytest.mark.parametrize("spec", ["fp16", "qsgd:bits=4,wire=zstd", "qsgd:bits=8,wire=elias"])
 @pytest.mark.parametrize("options", [{"static_graph": True}, {"find_unused_parameters": True}])
 def test_codecs_train_in_every_mode(worlds, spec, options):
+    """Weights go where those of plain DDP go, and as far."""
     answers = worlds[2].run(train_codec, spec, 3, 5, options)
-    plain = worlds[2].run(train_codec, "none", 3, 5, {})[0][0]
+    start = parameters(model(3))
+    plain = worlds[2].run(train_codec, "none", 3, 5, {})[0][0] - start
+    moved = answers[0][0] - start
     assert all(torch.equal(weights, answers[0][0]) for weights, _ in answers)
-    assert (answers[0][0] - plain).norm() < 0.1 * plain.norm()
+    assert (moved - plain).norm() < 0.25 * plain.norm()  # it is 1 if nothing arrives
 
 
 def train_half(rank, dtype):

@@ -87,6 +87,10 @@ def sharded_sgd(weights, lr):
     return ZeroRedundancyOptimizer(weights, torch.optim.SGD, lr=lr)
 
 
+def flat(module):
+    return torch.cat([p.detach().double().reshape(-1) for p in module.parameters()])
+
+
 def run_scene(rank, scene, spec):
     """Five steps; the weights, the plan and the number of steps that were counted."""
     make, options = SCENES[scene]
@@ -110,20 +114,20 @@ def run_scene(rank, scene, spec):
         optimizer.zero_grad()
     if handle is not None:
         handle.close()
-    flat = torch.cat([p.detach().double().reshape(-1) for p in ddp.parameters()])
-    return flat, handle and handle.plan(), handle and handle.stats()
+    return flat(ddp), handle and handle.plan(), handle and handle.stats()
 
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_uses_of_ddp(worlds, scene):
     """Identity trains bit for bit like plain DDP; a codec nearly so, and the same on all ranks."""
     plain = worlds[2].run(run_scene, scene, None)[0][0]
+    start = flat(SCENES[scene][0]())
     identity = worlds[2].run(run_scene, scene, "none")
     assert all(torch.equal(weights, plain) for weights, _, _ in identity)
     (mine, plan, stats), (theirs, _, _) = worlds[2].run(run_scene, scene, "qsgd:bits=8")
     assert torch.equal(mine, theirs)
     assert not torch.equal(mine, plain)
-    assert (mine - plain).norm() < 0.02 * plain.norm()
+    assert (mine - plain).norm() < 0.05 * (plain - start).norm()
     assert stats.steps == 5
     rows = {row.parameter: row.codec for row in plan.rows}
     assert stats.raw == tuple(name for name, codec in rows.items() if codec.startswith("raw"))

@@ -109,6 +109,31 @@ def test_a_skipped_step_leaves_everything_as_it_was(worlds, codec):
         assert before[1] == skipped[1]
 
 
+def carry_over(rank):
+    """Six steps, in which the scale grows, and what is owed then; the same in a new attachment."""
+    old = Run(rank, gw.QSGD(bits=2))
+    for _ in range(6):
+        old.train_step()
+    saved = old.handle.state_dict()
+    new = Run(rank, gw.QSGD(bits=2))
+    new.scaler.load_state_dict(old.scaler.state_dict())
+    new.handle.load_state_dict(saved)
+    states = [run.state()[0] for run in (old, new)]
+    scales = [saved["scale"], new.handle.state_dict()["scale"]]
+    for run in (old, new):
+        run.handle.close()
+    return states, scales
+
+
+def test_the_scale_is_restored_with_the_residuals(worlds):
+    for (before, after), scales in worlds[2].run(carry_over):
+        assert scales == [2.0**11] * 2
+        assert before.keys() == after.keys() >= {"first.weight"}
+        for name, residual in before.items():
+            assert residual.abs().max() > 0
+            assert torch.equal(residual, after[name])
+
+
 def count(rank):
     told, untold = (Run(rank, gw.QSGD(bits=2), tells=tells) for tells in (True, False))
     for _ in range(2):

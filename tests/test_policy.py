@@ -123,6 +123,14 @@ def test_codecs_of_all_kinds_in_one_bucket(worlds):
     assert list(learned) == ["embed.weight"]
 
 
+def test_specs_stand_for_codecs_in_a_policy():
+    policy = gw.Policy(codecs={"head.*": "qsgd:bits=8"})
+    assert policy == gw.Policy(codecs={"head.*": gw.QSGD(bits=8)})
+    assert policy.codec_for("head.weight", gw.QSGD()) == gw.QSGD(bits=8)
+    with pytest.raises(ValueError, match="no codec is called 'qsdg'"):
+        gw.Policy(codecs={"head.*": "qsdg"})
+
+
 def attach_wrongly(rank):
     ddp = DistributedDataParallel(Net())
     with pytest.raises(ValueError, match=r"no parameter matches 'fc2\*' of .* embed.weight, embed"):

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.state import unpack
+from gradwire.state import pack, unpack
 from laws import EXAMPLES
-from world import data
+from world import data, only_first_warns
 
 POLICY = gw.Policy(codecs={"3.weight": gw.NDQSG(block=1024), "2.weight": gw.Cast("fp16")})
 LEARNING = "gradiveq:slice=128,warmup_steps=1,train_steps=8,compress_steps=9,inner=fp16"
@@ -141,3 +141,72 @@ def load_wrongly(rank):
 
 def test_states_of_others_are_refused_with_a_sentence(worlds):
     worlds[2].run(load_wrongly)
+
+
+def flat(state):
+    """Everything in a state, to be compared."""
+    rank = next(key for key in state if key.startswith("rank"))
+    owed = {name: residual.tolist() for name, residual in state[rank]["residuals"].items()}
+    return {**state, rank: (owed, state[rank]["failure_rates"])}
+
+
+def spoiled_states(state, rank):
+    """States that do not fit, and what is said of them."""
+    own = f"rank{rank}"
+
+    def with_residual(residual):
+        residuals = {**state[own]["residuals"], "2.weight": residual}
+        return {**state, "step": 50, own: {**state[own], "residuals": residuals}}
+
+    expected = r"the residual of '2.weight' must be float32 of shape \(16384,\), got"
+    yield with_residual(torch.ones(3)), rf"{expected} \(torch.float32, \(3,\)\)"
+    yield with_residual(torch.ones(128, 128)), rf"{expected} \(torch.float32, \(128, 128\)\)"
+    yield with_residual(torch.ones(16384).double()), rf"{expected} \(torch.float64, \(16384,\)\)"
+    yield with_residual(None), rf"{expected} None"
+    yield {**state, "step": -1}, r"'step' of the state must be in \[0, 2\*\*32\), got -1"
+    yield {**state, "step": 50, "stream": "a"}, "'stream' of the state must be in"
+    yield {**state, "step": 50, "scale": 0.0}, "'scale' of the state must be positive, got 0.0"
+    for key in ("world", "step", "stream", "scale", "learned"):
+        yield {k: v for k, v in state.items() if k != key}, f"it has no '{key}'"
+    learned = unpack(state["learned"])
+    learned[LEARNING]["gone"] = learned[LEARNING]["0.weight"]
+    yield {**state, "step": 50, "learned": pack(learned)}, r"unknown parameters: \['gone'\]"
+    yield {**state, "step": 50, "learned": pack({})}, "the state was learned by no codec"
+
+
+def load_what_does_not_fit(rank):
+    ddp, handle = attached(LEARNING, POLICY)
+    gradients(ddp, rank, range(11))
+    state = handle.state_dict()
+    for spoiled, text in spoiled_states(state, rank):
+        with pytest.raises(ValueError, match=text):
+            handle.load_state_dict(spoiled)
+        assert flat(handle.state_dict()) == flat(state), text
+    handle.close()
+    return state[f"rank{rank}"]["residuals"]["2.weight"].abs().max().item()
+
+
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(worlds):
+    assert all(owed > 0 for owed in worlds[2].run(load_what_does_not_fit))
+
+
+def load_without_feedback(rank):
+    """What was owed is dropped here, and that is said; where nothing is owed, nothing is said."""
+    first, one = attached("fp16")
+    nothing_owed = one.state_dict()
+    gradients(first, rank, range(2))
+    state = one.state_dict()
+    one.close()
+    _, two = attached("qsgd")
+    words = "have no error feedback here: what is owed of them is dropped"
+    with only_first_warns(rank, words):
+        two.load_state_dict(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        two.load_state_dict(nothing_owed)
+    two.close()
+    return two.state_dict()[f"rank{rank}"]["residuals"], two.stats().residual_bytes
+
+
+def test_residuals_that_nothing_takes_up_are_spoken_of(worlds):
+    assert worlds[2].run(load_without_feedback) == [({}, 0)] * 2
