@@ -6,12 +6,15 @@ import lightning
 import pytest
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.environments import TorchElasticEnvironment
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import TrainingArguments
 
@@ -55,12 +58,16 @@ def as_under_torchrun(patch, rank):
 
 
 def weights(model):
-    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    """All of them, of FSDP too."""
+    tensors = [p.detach() for p in model.parameters()]
+    whole = [x.full_tensor() if isinstance(x, DTensor) else x for x in tensors]
+    return nn.utils.parameters_to_vector(whole).clone()
 
 
-def float32_bytes(steps):
+def float32_bytes(steps, sharded=False):
+    """What plain DDP sends, or what plain FSDP sends of gradients, which is half as much."""
     numel = sum(p.numel() for p in Net().parameters())
-    return steps * ring_nbytes(4 * numel, dist.get_world_size())
+    return steps * ring_nbytes(4 * numel, dist.get_world_size()) // (2 if sharded else 1)
 
 
 def check_runs(answers):
@@ -142,6 +149,43 @@ def test_accelerate_keeps_the_states_of_two_models_apart(worlds, folder):
     assert worlds[2].run(accelerate_two_models, folder) == [[1, 2], [1, 2]]
 
 
+def accelerated_sharded():
+    """Accelerate's own FSDP2, which it takes for GPUs only unless its states are told otherwise."""
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="size_based_wrap", min_num_params=1000
+    )
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    for state in (PartialState(), accelerator.state):
+        state.distributed_type = DistributedType.FSDP
+    accelerator.state.fsdp_plugin = plugin
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    assert isinstance(model, FSDPModule)
+    return accelerator, model, optimizer, attach(accelerator, model, CODEC, **FEEDBACK)
+
+
+def accelerate_sharded_resume(rank, folder):
+    with pytest.MonkeyPatch.context() as patch:
+        as_under_torchrun(patch, rank)
+        patch.setenv("ACCELERATE_USE_FSDP", "true")  # the plugin sets it, and it must not stay
+        run = accelerated_sharded()
+        accelerated_steps(run, rank, range(3))
+        run[0].save_state(folder)
+        whole = accelerated_steps(run, rank, range(3, STEPS))
+        again = accelerated_sharded()
+        again[0].load_state(folder)
+        resumed = accelerated_steps(again, rank, range(3, STEPS))
+        AcceleratorState._reset_state(reset_partial_state=True)
+    first, second = run[-1].stats(), again[-1].stats()
+    assert (first.steps, first.bytes_sent) == (second.steps, second.bytes_sent)
+    return whole, resumed, first.bytes_sent / float32_bytes(STEPS, sharded=True)
+
+
+def test_fsdp2_of_accelerate_resumes_bit_for_bit(worlds, folder):
+    check_runs(worlds[2].run(accelerate_sharded_resume, folder))
+
+
 # The Hugging Face Trainer
 
 
@@ -208,15 +252,28 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 
-def fit(folder, checkpoint=None):
+class ShardedModule(Module):
+    """The net within is FSDP2's, and the module around it Lightning's."""
+
+    def configure_model(self):
+        if not isinstance(self.net, FSDPModule):
+            mesh = self.device_mesh["data_parallel"]
+            for layer in self.net.net[::2]:
+                fully_shard(layer, mesh=mesh)
+            fully_shard(self.net, mesh=mesh)
+
+
+def fit(folder, checkpoint=None, sharded=False):
     """Two epochs of three steps, from the start or from a checkpoint."""
     examples = TensorDataset(torch.stack([data(i, WIDTH, seed=9) for i in range(2 * 4 * 3)]))
-    compress, module = Compress(CODEC, **FEEDBACK), Module()
-    strategy = DDPStrategy(
-        cluster_environment=TorchElasticEnvironment(), process_group_backend="gloo"
+    compress, module = Compress(CODEC, **FEEDBACK), ShardedModule() if sharded else Module()
+    sizes = {"data_parallel_size": 2, "tensor_parallel_size": 1} if sharded else {}
+    strategy = (ModelParallelStrategy if sharded else DDPStrategy)(
+        process_group_backend="gloo", **sizes
     )
     trainer = lightning.Trainer(
         accelerator="cpu", devices=2, strategy=strategy, max_epochs=2, logger=False,
+        plugins=[TorchElasticEnvironment()],
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
         callbacks=[compress, ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)],
     )  # fmt: skip
@@ -230,6 +287,19 @@ def lightning_resume(rank, folder):
         whole, stats = fit(folder)
         resumed, _ = fit(folder, f"{folder}/epoch=0.ckpt")
     return whole, resumed, stats.bytes_sent / float32_bytes(STEPS)
+
+
+def lightning_sharded_resume(rank, folder):
+    with pytest.MonkeyPatch.context() as patch:
+        as_under_torchrun(patch, rank)
+        whole, stats = fit(folder, sharded=True)
+        resumed, again = fit(folder, f"{folder}/epoch=0.ckpt", sharded=True)
+    assert (stats.steps, stats.bytes_sent) == (again.steps, again.bytes_sent)
+    return whole, resumed, stats.bytes_sent / float32_bytes(STEPS, sharded=True)
+
+
+def test_fsdp2_of_lightning_resumes_bit_for_bit(worlds, folder):
+    check_runs(worlds[2].run(lightning_sharded_resume, folder))
 
 
 def test_lightning_resumes_bit_for_bit(worlds, folder):

@@ -1,7 +1,7 @@
 """Hugging Face Accelerate: `attach(accelerator, model, codec)` once the model is prepared.
 
 Accelerate's `DistributedDataParallelKwargs(comm_hook=...)` takes the names of PyTorch's own hooks
-and no others, but what `prepare` returns is a DDP module like any other.
+and no others, but what `prepare` returns is a DDP or FSDP2 module like any other.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from accelerate import Accelerator
 from torch import nn
 
 from gradwire.codec import Codec
-from gradwire.handle import Handle
-from gradwire.integrations.workers import attach_if_many, load_from, save_to
+from gradwire.integrations.workers import AnyHandle, attach_if_many, load_from, save_to
 
 
 def attach(
-    accelerator: Accelerator, model: nn.Module, codec: Codec, **options: Any
-) -> Handle | None:
+    accelerator: Accelerator, model: nn.Module, codec: Codec | str, **options: Any
+) -> AnyHandle | None:
     """Reduce the gradients of `model`, as `accelerator.prepare` returned it, through `codec`.
 
     `options` are those of `gw.attach`. `accelerator.save_state` and `load_state` include the state,
@@ -30,8 +29,12 @@ def attach(
         return None
 
     def name(models: list[nn.Module]) -> str:
-        """Tell the models of one accelerator apart by their order, as its own files do."""
-        place = [accelerator.unwrap_model(m) for m in models].index(accelerator.unwrap_model(model))
+        """Tell the models of one accelerator apart by their order, as its own files do.
+
+        Of FSDP there is one alone, which is not among those to be loaded.
+        """
+        known, own = [accelerator.unwrap_model(m) for m in models], accelerator.unwrap_model(model)
+        place = known.index(own) if own in known else 0
         return f"gradwire_model{place}" if place else "gradwire"
 
     def save(models: list[nn.Module], weights: Any, folder: str) -> None:

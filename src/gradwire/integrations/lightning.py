@@ -1,5 +1,6 @@
 """Lightning: `Trainer(strategy="ddp", callbacks=[Compress(gw.QSGD(bits=4))])`.
 
+`ModelParallelStrategy`, which leaves `fully_shard` (FSDP2) to `configure_model`, will do too.
 Lightning's own `DDPStrategy(ddp_comm_hook=...)` is ignored, without a word, unless the device is
 CUDA, and keeps no state.
 """
@@ -12,8 +13,7 @@ import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from gradwire.codec import Codec
-from gradwire.handle import Handle
-from gradwire.integrations.workers import attach_if_many
+from gradwire.integrations.workers import AnyHandle, attach_if_many
 
 
 class Compress(Callback):
@@ -24,10 +24,10 @@ class Compress(Callback):
     or None if there was a single process, which a warning says.
     """
 
-    def __init__(self, codec: Codec, **options: Any) -> None:
+    def __init__(self, codec: Codec | str, **options: Any) -> None:
         self.codec = codec
         self.options = options
-        self.handle: Handle | None = None
+        self.handle: AnyHandle | None = None
         self._loaded: list[dict[str, Any]] | None = None
         self._is_fitting = False
 

@@ -13,8 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainerState, TrainingArgumen
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from gradwire.codec import Codec
-from gradwire.handle import Handle
-from gradwire.integrations.workers import attach_if_many, load_from, save_to
+from gradwire.integrations.workers import AnyHandle, attach_if_many, load_from, save_to
 
 
 class Compressed:
@@ -26,12 +25,12 @@ class Compressed:
     """
 
     args: TrainingArguments
-    handle: Handle | None = None
+    handle: AnyHandle | None = None
 
     def __init__(
         self,
         *args: Any,
-        codec: Codec,
+        codec: Codec | str,
         attach_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:

@@ -8,29 +8,48 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.codec import Codec
-from gradwire.ddp import attach
+from gradwire import sharded
+from gradwire.attaching import attach
 from gradwire.handle import Handle
 
+AnyHandle = Handle | sharded.Handle
 
-def attach_if_many(module: Any, codec: Codec, **options: Any) -> Handle | None:
-    """`gw.attach`, or a warning and None where there is one worker and nothing is exchanged."""
+
+def attach_if_many(module: nn.Module, codec: Any, **options: Any) -> AnyHandle | None:
+    """`gw.attach`, or a warning and None where there is one worker and nothing is exchanged.
+
+    A framework's own module around an FSDP2 module will do.
+    """
     if dist.is_initialized() and dist.get_world_size() > 1:
-        return attach(module, codec, **options)
+        handle: AnyHandle = attach(_parallel(module), codec, **options)
+        return handle
     warnings.warn(
         f"{codec} is not attached: there is one worker, which exchanges no gradients.", stacklevel=3
     )
     return None
 
 
-def save_to(folder: str | Path, handle: Handle, name: str = "gradwire") -> None:
+def _parallel(module: nn.Module) -> Any:
+    """What to attach to: `module`, or the FSDP2 module that is all that is parallel in it."""
+    if isinstance(module, DistributedDataParallel):
+        return module
+    from torch.distributed.fsdp import FSDPModule  # slow to import
+
+    found = [each for each in module.modules() if isinstance(each, FSDPModule)]
+    outer = [each for each in found[:1] if set(found) <= set(each.modules())]
+    return outer[0] if outer else module
+
+
+def save_to(folder: str | Path, handle: AnyHandle, name: str = "gradwire") -> None:
     """Write this rank's state into `folder`, next to that of the others. Call it on every rank."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     torch.save(handle.state_dict(), _path(folder, name, dist.get_rank()))
 
 
-def load_from(folder: str | Path, handle: Handle, name: str = "gradwire") -> None:
+def load_from(folder: str | Path, handle: AnyHandle, name: str = "gradwire") -> None:
     """Go on from what `save_to` wrote. Call it on every rank.
 
     A rank that did not exist then takes up the state of rank 0, of which `load_state_dict` keeps
