@@ -1,12 +1,14 @@
 """The benchmark: its rows hang together. Speeds themselves are never tested."""
 
+import io
 import time
 
 import pytest
 import torch
+from rich.console import Console
 
 from gradwire.bench import Bench, Row, Setup, eager_qsgd
-from gradwire.bench_command import CODECS
+from gradwire.bench_command import CODECS, table
 from gradwire.codecs import REGISTRY, parse
 from gradwire.kernels import cpu
 
@@ -107,3 +109,19 @@ def test_eager_baseline_is_qsgd():
     assert codes.abs().max() == 7
     assert abs(error.mean()) < 5 * error.std() / x.numel() ** 0.5
     assert 0.03 < error.square().sum() / x.square().sum() < 0.04
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120])
+def test_every_table_names_its_codecs_at_any_width(width):
+    rows = [Row(codec, 5000, 1, "float32", 0.1, 0.2, 3.0, 0.05, 4.0, 0.1) for codec in CODECS]
+    out = Console(width=width, file=io.StringIO(), color_system=None)
+    out.print(table(rows))
+    *tables, caption = out.file.getvalue().split("\n\n")
+    assert "1 thread, best" in " ".join(caption.split())
+    assert "".join(tables).count("memcpy") == 3
+    for shown in tables:
+        assert max(map(len, shown.splitlines())) <= width
+        names = "".join(shown.split())  # those that are broken are whole again
+        assert all(codec in names for codec in CODECS)
+        starts = [line.split()[0] for line in shown.splitlines() if not line.startswith(" ")]
+        assert [s for s in starts if s in ("none", "dqsg", "fft")] == ["none", "dqsg", "fft"]

@@ -1,5 +1,6 @@
 """The command line, in this process where it can be and in one of its own where it must."""
 
+import inspect
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gradwire
+from gradwire import codecs_command
 from gradwire.cli import app
 from gradwire.codecs import REGISTRY
 
@@ -60,16 +62,44 @@ def test_help_has_a_worked_example(command):
     assert f"gradwire {' '.join(command)}".strip() in shown.output.split("Example", 1)[1]
 
 
+def examples() -> list[str]:
+    """The lines of the help texts that are commands, or Python that comes before them."""
+    texts = [inspect.getdoc(command.callback) for command in app.registered_commands]
+    texts.append(inspect.getdoc(app.registered_callback.callback))
+    return [line.strip() for text in texts for line in text.splitlines() if line.startswith("    ")]
+
+
+def test_examples_of_the_help_run(tmp_path, monkeypatch):
+    """All of them, but for the time that they take."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gradwire.lab.workers.run", lambda job, workers, listener: None)
+    python, ran = {}, set()
+    for line in examples():
+        program, *words = line.split()
+        if program == "gradwire":
+            quick = ["--seconds", "0", "--repeat", "1", "--numel", "1000"]
+            done = run(*words, *(quick if words[0] == "bench" else []))
+            assert done.exit_code == 0, done.output
+            ran.add(words[0])
+        elif program == "torchrun":
+            assert words[words.index("-m") + 1] == "gradwire"
+        else:
+            exec(line, python)
+    assert ran == {"codecs", "bench", "train", "inspect"}
+    assert len(json.loads((tmp_path / "codecs.json").read_text())) == len(REGISTRY)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["-c", "qsdg"], "Did you mean 'qsgd'?"),
         (["-c", "qsgd:bit=4"], "is not a setting of qsgd"),
-        (["--numel", "0"], "`numel` must be at least 1, got 0."),
-        (["--threads", "-1"], "`threads` must be at least 1, got -1."),
-        (["--repeat", "0"], "`repeat` must be at least 1, got 0."),
-        (["--seconds", "nan"], "`seconds` must be 0 or more, got nan."),
-        (["--seed", "-1"], "`seed`"),
+        (["--numel", "0"], "`--numel` must be at least 1, got 0."),
+        (["--threads", "-1"], "`--threads` must be at least 1, got -1."),
+        (["--repeat", "0"], "`--repeat` must be at least 1, got 0."),
+        (["--seconds", "nan"], "`--seconds` must be 0 or more, got nan."),
+        (["--threads", "9999999"], "`--threads` must be at most 1024, got 9999999."),
+        (["--seed", "-1"], "`--seed` must be from 0 to 2**64 - 1, got -1."),
         (["--json", "no/such/directory/file"], "cannot be written: No such file or directory."),
         (["--json", os.curdir], "cannot be written: Is a directory."),
         (["--numel", "9" * 14], "there is no memory for 99,999,999,999,999 values"),
@@ -110,6 +140,28 @@ def test_codecs_are_listed():
     bits = {example["spec"]: example["bits_per_value"] for example in qsgd["examples"]}
     assert bits["qsgd"] == pytest.approx(4 + 32 / 512, abs=1e-4)
     assert bits["qsgd:bits=4,wire=zstd"] is None
+    assert by_name["gradiveq"]["examples"][0]["bits_per_value"] is None
+
+
+def test_defaults_are_what_they_become():
+    listed = {codec["name"]: codec["settings"] for codec in codecs_command.describe()}
+    assert listed["dqsg"] == {
+        "levels": 3, "step": None, "bits_per_value": None, "block": 512, "wire": "packed"
+    }  # fmt: skip
+    for name, settings in listed.items():
+        given = {key: value for key, value in settings.items() if value is not None}
+        assert settings == {} or REGISTRY[name].make(**given) == REGISTRY[name].make()
+    shown = " ".join(run("codecs").output.split())
+    assert "levels=3, block=512, wire=packed; not set: step, bits_per_value" in shown
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_codecs_are_spelled_out_at_any_width(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = run("codecs").output
+    assert max(map(len, shown.splitlines())) <= width
+    joined = "".join(shown.split())
+    assert all(example in joined for entry in REGISTRY.values() for example in entry.examples)
 
 
 def test_codecs_for_people():

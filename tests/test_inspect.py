@@ -8,6 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 import gradwire as gw
+from gradwire import inspect_command
 from gradwire.codecs import REGISTRY
 from gradwire.inspect_command import inspect
 from gradwire.wire import Message
@@ -97,6 +98,16 @@ def test_what_is_printed(message, tmp_path):
     assert "checksum ok" in printed
     assert ["scales", "8", "0.064", "0.0020"] in [line.split() for line in printed.splitlines()]
     assert run("-", stdin=message).stdout == printed
+
+
+def test_one_value_is_not_values():
+    assert "scalar (1 value) " in run("-", stdin=gw.encode("none", torch.tensor(1.0))).stdout
+
+
+def test_a_standard_input_that_is_closed(monkeypatch):
+    with pytest.raises(ValueError, match="standard input cannot be read: it is closed"):
+        monkeypatch.setattr("sys.stdin", None)
+        inspect_command._read(inspect_command.STDIN)
 
 
 def test_json_goes_to_a_file_and_the_table_to_standard_output(message, tmp_path):

@@ -23,12 +23,23 @@ import torch.distributed as dist
 import typer
 from typer.testing import CliRunner
 
+import gradwire as gw
 from gradwire.lab import workers
 from gradwire.lab.command import train
 from gradwire.lab.data import Split, batches
+from gradwire.lab.display import Display
 from gradwire.lab.measure import Log, Row
 from gradwire.lab.mnist import SUBSET, load_mnist
-from gradwire.lab.records import Event, Listener, Progress, float32_bytes, ignore
+from gradwire.lab.records import (
+    Event,
+    Listener,
+    Progress,
+    Remark,
+    Settings,
+    float32_bytes,
+    ignore,
+)
+from gradwire.lab.remarks import on_run
 from gradwire.lab.tasks import TASKS
 
 LENET = 1_630_154  # parameters of mnist-cnn
@@ -124,20 +135,63 @@ def test_torchrun_brings_its_own_workers(tmp_path: Path) -> None:
     assert done.stdout.count("qsgd:bits=4") == 1
 
 
-def test_what_gradwire_says_of_a_run_is_one_line() -> None:
-    done = run(*GRADWIRE, "train", "-w", "2", "-t", "mnist-fc", "-c", "ndqsg", *QUICK)
+def test_what_is_to_be_known_of_a_run_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    specs = ["ndqsg", "gradiveq", "gradiveq:energy=0.5,warmup_steps=1,train_steps=8"]
+    codecs = [word for spec in specs for word in ("-c", spec)]
+    options = ["--report", str(tmp_path), "--json", str(file)]
+    done = run(*GRADWIRE, "train", "-w", "2", "-t", "mnist-fc", *codecs, *QUICK, *options)
     assert done.returncode == 0, done.stderr
-    _, remark, result = done.stderr.splitlines()
+    _, remark, line, *_ = done.stderr.splitlines()
     assert re.fullmatch(r"ndqsg: workers differ too much: .* counts such sends\.", remark)
-    assert result.startswith("ndqsg: test accuracy")
+    assert line.startswith("ndqsg: test accuracy")
+    nested, learning, learned = [result["remarks"] for result in json.loads(file.read_text())]
+    assert nested[0] == remark
+    assert re.match(r"ndqsg sent its plain code \d+ times in 30 steps, once for each", nested[1])
+    assert learning[0].startswith("gradiveq was still learning in all 30 steps and sent them raw")
+    assert learned[-1].endswith("was still learning in 9 of 30 steps, sent raw.")
+    for place in (done.stdout, (tmp_path / "index.html").read_text()):
+        text = " ".join(place.split())
+        assert "sent its plain code" in text
+        assert "gradiveq was still learning in all 30 steps" in text
+
+
+def learning(*states: str) -> list[str]:
+    """What is said of a run of three steps that began them, and ended, in these states."""
+    *steps, end = [dict(enumerate(state.split("/"))) for state in states]
+    stats = gw.Stats(3, 0, 32.0, 0.0, 0.0, 0.0, (), end)
+    return list(on_run("gradiveq", 2, steps, stats))
+
+
+def test_what_is_said_of_learning() -> None:
+    raw, packed = "raw, it does not compress", "compress, 3 of 512 values a slice"
+    assert learning("warmup", "train", "train", packed)[0].startswith(
+        "gradiveq was still learning in all 3 steps and sent them raw"
+    )
+    assert learning("train", packed, packed, packed) == [
+        "gradiveq was still learning in 1 of 3 steps, sent raw."
+    ]
+    assert learning(packed, packed, packed, packed) == []
+    assert learning("train/train", f"{raw}/{packed}", f"{raw}/{packed}", f"{raw}/{packed}") == [
+        "gradiveq cannot compress 1 of 2 parameters; what it cannot compress travels raw.",
+        "gradiveq was still learning in 1 of 3 steps, sent raw.",
+    ]
+    assert learning("train", raw, raw, raw) == [
+        "gradiveq cannot compress 1 of 1 parameter; what it cannot compress travels raw.",
+        "gradiveq was still learning in 3 of 3 steps, sent raw.",
+    ]
 
 
 def test_a_single_worker_sends_nothing(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     done = run(*GRADWIRE, "train", "-w", "1", "-c", "none", *QUICK, "--json", str(file))
     assert done.returncode == 0, done.stderr
+    assert "on 1 worker with none" in done.stderr
     (result,) = json.loads(file.read_text())
     assert (result["bytes_per_step"], result["ratio"]) == (0, None)
+    assert result["remarks"] == [
+        "A single worker has nobody to send to, so there are no bytes and no ratio."
+    ]
 
 
 def _spin(listener: Listener) -> None:
@@ -268,20 +322,25 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Any:
         (["-c", "qsgd:bits=99"], "bits"),
         (["-c", "zip"], "zip"),
         (["-t", "cifar"], "must be one of mnist-cnn, mnist-fc, gpt-char, got cifar"),
-        (["-w", "0"], "`workers` must be at least 1, got 0"),
-        (["--steps", "0"], "`steps` must be at least 1, got 0"),
-        (["--batch", "-1"], "`batch` must be at least 1, got -1"),
-        (["--threads", "0"], "`threads` must be at least 1, got 0"),
-        (["--lr", "0"], "`lr` must be positive and finite, got 0"),
-        (["--epochs", "inf"], "`epochs` must be positive and finite, got inf"),
-        (["--seed", "-1"], "`seed` of a Key must be in [0, 2**64), got -1"),
+        (["-w", "0"], "`--workers` must be at least 1, got 0"),
+        (["--steps", "0"], "`--steps` must be at least 1, got 0"),
+        (["--batch", "-1"], "`--batch` must be at least 1, got -1"),
+        (["--threads", "0"], "`--threads` must be at least 1, got 0"),
+        (["--lr", "0"], "`--lr` must be positive and finite, got 0"),
+        (["--epochs", "inf"], "`--epochs` must be positive and finite, got inf"),
+        (["--seed", "-1"], "`--seed` must be from 0 to 2**64 - 1, got -1"),
         (["--steps", "1", "--epochs", "1"], "give one of them"),
-        (["--batch", "9999"], "a step takes 39996 examples"),
-        (["--data", "/nowhere"], "/nowhere holds no `train-images-idx3-ubyte.gz`"),
+        (["--batch", "9999"], "a step takes 39,996 examples"),
+        (["--epochs", "0.0001"], "`--epochs 0.0001` is less than a step, since an epoch has 78"),
+        (["--data", "/nowhere"], "/nowhere does not exist; `--data` must be a directory"),
+        (["--data", "/dev/null"], "/dev/null is not a directory; `--data` must be a directory"),
+        (["--data", "/dev"], "/dev holds no `train-images-idx3-ubyte.gz`"),
         (["-t", "gpt-char", "--data", "/nowhere"], "/nowhere cannot be read: No such file"),
         (["-t", "gpt-char", "--data", "/"], "/ cannot be read: Is a directory"),
         (["--json", "/dev/null/x.json"], "x.json cannot be written"),
         (["--report", "/dev/null/x"], "/dev/null/x cannot be made"),
+        (["--report", "/dev/null"], "/dev/null is not a directory; a report needs one"),
+        (["--report", "/proc/self"], "/proc/self/index.html cannot be written"),
     ],
 )
 def test_what_is_wrong_is_said_before_a_worker_starts(
@@ -290,12 +349,24 @@ def test_what_is_wrong_is_said_before_a_worker_starts(
     assert sentence in refused(*args)
 
 
+def test_a_refusal_leaves_no_directory(refused: Any, tmp_path: Path) -> None:
+    refused("--report", str(tmp_path / "report"), "-c", "zip")
+    assert not (tmp_path / "report").exists()
+
+
+def test_training_goes_on_if_nobody_can_hear_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings("mnist-fc", ("none",), 2, 20, 32, 0.05, 0, 1, None)
+    with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", full)
+        Display(settings, quiet=False)(Remark("ndqsg: workers differ too much"))
+
+
 def test_torchrun_and_workers_must_not_contradict(
     refused: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "3", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    assert "`workers` is 2, but torchrun started 3" in refused("-w", "2")
+    assert "`--workers` is 2, but torchrun started 3" in refused("-w", "2")
 
 
 def test_a_report_without_plotly_is_refused(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:

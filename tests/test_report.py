@@ -48,6 +48,7 @@ def result(
     loss: float = 0.5,
     score: float = 0.975,
     score_name: str = "accuracy",
+    remarks: tuple[str, ...] = (),
 ) -> Result:
     curve = tuple(Point(i, loss / i, 1000 * i, 0.1 * i) for i in range(1, 21))
     return Result(
@@ -70,6 +71,7 @@ def result(
         seed=0,
         parameters=1234,
         curve=curve,
+        remarks=remarks,
     )
 
 
@@ -170,7 +172,7 @@ def test_a_score_is_named_and_written_as_its_kind_is_read() -> None:
     assert "test bits/character" in page(settings(("none",)), [bits])
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 @pytest.mark.parametrize("score_name", ["accuracy", "bits_per_character"])
 def test_long_names_are_broken_after_commas_alone(width: int, score_name: str) -> None:
     names = [
@@ -186,6 +188,40 @@ def test_long_names_are_broken_after_commas_alone(width: int, score_name: str) -
         while pieces[-1].endswith(","):
             pieces.append(starts[first + len(pieces)])
         assert "".join(pieces) == name
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60])
+def test_every_table_names_its_codecs_at_any_width(width: int) -> None:
+    names = ["none", "qsgd:bits=4", "global-qsgd:dither=exponential"]
+    text = shown([result(name) for name in names], width)
+    *tables, _ = text.split("\n\n")
+    assert len(tables) > 1
+    for table in tables:
+        assert max(map(len, table.splitlines())) <= width
+        assert all(name in "".join(table.split()) for name in names)
+    for head in ("accuracy", "float32", "step", "loss", "/value", "compute", "decode"):
+        assert head in "".join(tables)
+
+
+def test_what_is_to_be_known_of_a_run_is_in_table_report_and_json() -> None:
+    remarks = ("ndqsg sent its plain code 38 times.", "<b>odd</b> was `learning`.")
+    results = [result("none"), result("ndqsg", remarks=remarks), result("fp16", remarks=remarks)]
+    text = shown(results)
+    report = page(settings(), results)
+    for remark in remarks:
+        assert text.count(remark) == 1
+    assert '<p class="remark">ndqsg sent its plain code 38 times.</p>' in report
+    assert "&lt;b&gt;odd&lt;/b&gt; was <code>learning</code>." in report
+    assert results[1].to_json()["remarks"] == remarks
+    assert 'class="remark"' not in page(settings(), [result("none")])
+
+
+def test_one_worker_is_not_workers() -> None:
+    alone = Settings("mnist-cnn", ("none",), 1, 1, 1, 0.05, 0, 1, None)
+    report = page(alone, [result("none")])
+    assert "mnist-cnn on 1 worker<" in report
+    assert "<b>1</b> step<" in report
+    assert "<b>1</b> example a worker" in report
 
 
 def heads(results: list[Result], width: int) -> list[str]:

@@ -108,7 +108,7 @@ def _check(
     check_at_least_one(numel=numel, repeat=repeat)
     check_threads(threads)
     if not 0 <= seconds < inf:
-        raise ValueError(f"`--seconds` must be 0 or more, got {seconds}.")
+        raise ValueError(f"`--seconds` must be 0 or more, got {seconds:g}.")
     check_seed(seed)
     check_codecs(codecs)
 

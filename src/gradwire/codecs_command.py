@@ -65,11 +65,13 @@ def _defaults(codec: Codec, entry: Entry) -> dict[str, Any]:
 
 
 def _example(spec: str) -> dict[str, Any]:
-    """A spec and its bits per value; None if they depend on the data."""
+    """A spec and its bits per value; None if they depend on the data, or on what was learned."""
     from gradwire.codecs import parse
+    from gradwire.learning import LearningCodec
 
     codec = parse(spec)
-    bits = 8 * codec.max_nbytes(_NUMEL) / _NUMEL if codec.fixed_size else None
+    is_known = codec.fixed_size and not isinstance(codec, LearningCodec)
+    bits = 8 * codec.max_nbytes(_NUMEL) / _NUMEL if is_known else None
     return {"spec": spec, "bits_per_value": bits}
 
 

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from gradwire.output import FAILED, JsonFile, check_writable, complain, deliver, refusing
+from gradwire.output import FAILED, JsonFile, check_writable, complain, counted, deliver, refusing
 
 if TYPE_CHECKING:
     from gradwire.wire import Message
@@ -27,9 +27,9 @@ def inspect(
 
     Example: what do 4 bits a value really cost? In Python, keep a message in a file:
 
-        import torch, gradwire as gw
+        import pathlib, torch, gradwire as gw
 
-        open("x.gw", "wb").write(gw.encode("qsgd:bits=4", torch.randn(1000)))
+        pathlib.Path("x.gw").write_bytes(gw.encode("qsgd:bits=4", torch.randn(1000)))
 
     Then look into it:
 
@@ -58,6 +58,8 @@ def _read(file: Path) -> bytes:
     """All of `file`, or only its start if no message starts like that."""
     try:
         if file == STDIN:
+            if sys.stdin is None:
+                raise ValueError("standard input cannot be read: it is closed.")
             return _read_message(sys.stdin.buffer)
         with file.open("rb") as stream:
             return _read_message(stream)
@@ -115,7 +117,7 @@ def facts(described: dict[str, Any]) -> Table:
     shown.add_column(overflow="fold")
     shape = " x ".join(str(dim) for dim in described["shape"]) or "scalar"
     shown.add_row("codec", described["codec"])
-    shown.add_row("shape", f"{shape} ({described['numel']:,} values)")
+    shown.add_row("shape", f"{shape} ({counted(described['numel'], 'value')})")
     shown.add_row("dtype", described["dtype"])
     shown.add_row("key", ", ".join(f"{name}={v}" for name, v in described["key"].items()))
     shown.add_row("format", f"version {described['version']}, checksum {described['checksum']}")

@@ -39,8 +39,12 @@ def remarks_to(listener: Listener) -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
-def on_run(codec: str, learned: Sequence[dict[str, str]], end: gw.Stats) -> Iterator[str]:
+def on_run(
+    codec: str, workers: int, learned: Sequence[dict[str, str]], end: gw.Stats
+) -> Iterator[str]:
     """What the numbers of a run do not say; `learned` is `Stats.learned` before each step."""
+    if workers == 1:
+        yield "A single worker has nobody to send to, so there are no bytes and no ratio."
     if end.learned:
         yield from _on_learning(codec, learned, end.learned)
     if end.fallbacks:

@@ -39,6 +39,8 @@ def check_possible(directory: Path) -> None:
         raise ValueError("a report needs plotly: pip install 'gradwire[report]'.")
     try:
         directory.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ValueError(f"{directory} is not a directory; a report needs one.") from None
     except OSError as error:
         raise ValueError(f"{directory} cannot be made: {error.strerror}.") from None
     check_writable(directory / FILE_NAME)

@@ -65,7 +65,8 @@ class Request:
     def _num_steps(self, default: int, examples: int, examples_per_step: int) -> int:
         if examples_per_step > examples:
             raise ValueError(
-                f"a step takes {examples_per_step:,} examples (`--workers` times `--batch`), but "
+                f"a step takes {counted(examples_per_step, 'example')} (`--workers` times "
+                "`--batch`), but "
                 f"there are only {examples:,} to train on; lower one of the two."
             )
         if self.steps is not None and self.epochs is not None:
@@ -101,4 +102,4 @@ def is_first_worker() -> bool:
 def _check_positive(**numbers: float) -> None:
     for name, number in numbers.items():
         if not 0 < number < math.inf:
-            raise ValueError(f"`--{name}` must be positive and finite, got {number}.")
+            raise ValueError(f"`--{name}` must be positive and finite, got {number:g}.")

@@ -107,7 +107,7 @@ class Run:
             seed=self.settings.seed,
             parameters=replica.num_values(),
             curve=log.curve(),
-            remarks=(*heard, *on_run(codec, learned, stats)),
+            remarks=(*heard, *on_run(codec, self.settings.workers, learned, stats)),
         )
 
     def _replica(self) -> Replica:
