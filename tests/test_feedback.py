@@ -5,6 +5,7 @@ random stream depends on how parameters are cut into chunks, slices and shards.
 """
 
 import itertools
+from collections import Counter
 
 import pytest
 import torch
@@ -43,25 +44,28 @@ def bucket(rank, dtype=torch.float32):
 
 
 def reduce_all(rank, cases, dtype, chunks):
-    """Means and residuals of every parameter, the bucket cut into so many chunks."""
-    results = {}
+    """Means and residuals of every parameter, the bucket cut into so many chunks; the accounts."""
+    results, accounts = {}, {}
     for spec, collective in cases:
         codec, parts, link = gw.parse(spec), bucket(rank, dtype), Link()
         for chunk in cut(whole(parts), codec.grain, chunks):
             collectives.COLLECTIVES[collective](link, codec, chunk, KEY)
         for part in parts:
             results[spec, collective, part.tensor] = part.values, part.residual
-    return results
+        accounts[spec, collective] = link.account
+    return results, accounts
 
 
 def owed(codec, collective, sources, key):
-    """Each worker's vector less what its message says, by the codec alone."""
-    world, rests = len(sources), [x.clone() for x in sources]
+    """Each worker's vector less what its message says, by the codec alone; and its bytes."""
+    world, rests, nbytes = len(sources), [x.clone() for x in sources], []
     if collective in ("all_gather", "two_shot"):
         for rank, (x, rest) in enumerate(zip(sources, rests, strict=True)):
             own = key.of(rank=rank)
-            codec.decode_into(codec.encode(x, own), rest, own, weight=-1.0, accumulate=True)
-        return rests
+            payload = codec.encode(x, own)
+            codec.decode_into(payload, rest, own, weight=-1.0, accumulate=True)
+            nbytes.append(payload.numel())
+        return rests, nbytes
     statistics = torch.stack([codec.statistics(x) for x in sources])
     among = {"world": world, "shared": statistics.amax(0)}
     size, encode, subtract = {
@@ -72,24 +76,32 @@ def owed(codec, collective, sources, key):
         message = torch.empty(size(x.numel(), world), dtype=torch.uint8)
         encode(x, message, key.of(rank=rank), 0, **among)
         subtract(message, rest, key.of(rank=rank), 0, **among)
-    return rests
+        nbytes.append(message.numel() + statistics[rank].nbytes)
+    return rests, nbytes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("size", [2, 3])
 def test_means_and_residuals_are_those_of_the_codec_alone(worlds, size, dtype):
     for chunks in (1, 3):
-        answers = worlds[size].run(reduce_all, CASES, dtype, chunks)
+        answers, accounts = zip(*worlds[size].run(reduce_all, CASES, dtype, chunks), strict=True)
+        nbytes = Counter()
         for (spec, collective), number in itertools.product(CASES, NUMELS):
             codec, key = gw.parse(spec), KEY.of(tensor=number)
             sources = [debt(r, number) + gradient(r, number, dtype) for r in range(size)]
             mean = gw.simulate(codec, sources, key, collective).to(dtype)
-            rests = owed(codec, collective, sources, key)
-            for answer, rest in zip(answers, rests, strict=True):
+            rests, sizes = owed(codec, collective, sources, key)
+            for rank, (answer, rest) in enumerate(zip(answers, rests, strict=True)):
+                nbytes[rank, spec, collective] += sizes[rank]
                 got, residual = answer[spec, collective, number]
                 assert torch.equal(got, mean), (spec, collective, number)
                 assert torch.equal(residual, rest), (spec, collective, number)
             assert not torch.equal(rests[0], rests[1])  # a residual of the mean would be common
+        for (rank, *case), total in nbytes.items():
+            account = accounts[rank][tuple(case)]
+            assert account.values == sum(NUMELS.values())
+            if chunks == 1 and case[1] != "two_shot":  # pieces may be padded, each by itself
+                assert account.message_bytes == total, case
 
 
 def reduce_poisoned(rank, spec, collective, poison):
@@ -120,5 +132,5 @@ def test_what_is_owed_where_the_mean_is_not_finite_stays_as_it_was(
         for number in (3, 7):
             key = KEY.of(tensor=number)
             sources = [debt(r, number) + gradient(r, number) for r in range(3)]
-            expected = owed(gw.parse(spec), collective, sources, key)[rank]
-            assert torch.equal(answer[number][1], expected)
+            rests, _ = owed(gw.parse(spec), collective, sources, key)
+            assert torch.equal(answer[number][1], rests[rank])
