@@ -58,6 +58,21 @@ def said_by_terms(codec: gw.SummableCodec, vectors: list[Tensor], key: gw.Key) -
     return said
 
 
+def said_by_codes(codec: gw.ReducibleCodec, vectors: list[Tensor], key: gw.Key) -> list[Tensor]:
+    """What the codes of each worker say of its vector."""
+    world, numel = len(vectors), vectors[0].numel()
+    statistics = torch.stack([codec.statistics(x) for x in vectors])
+    shared = statistics.amax(0) if codec.statistics_op == "max" else statistics.sum(0)
+    said = []
+    for rank, x in enumerate(vectors):
+        code = torch.empty(codec.code_nbytes(numel, world), dtype=torch.uint8)
+        own, minus = key.of(rank=rank), torch.zeros(numel)
+        codec.encode_code(x, code, own, 0, world=world, shared=shared)
+        codec.subtract_code(code, minus, own, 0, world=world, shared=shared)
+        said.append(-minus)
+    return said
+
+
 def bias_z(codec: gw.Codec, x: Tensor, draws: int) -> Tensor:
     """By how many standard errors the mean over fresh keys misses `x`, in many directions.
 

@@ -18,10 +18,12 @@ from laws import (
     block_of,
     edge_sizes,
     roundtrip,
+    said_by_codes,
     said_by_terms,
 )
 
 KEY = gw.Key(seed=3, step=5, tensor=2, rank=1)
+REDUCIBLE = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), gw.ReducibleCodec)]
 SUMMABLE = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), gw.SummableCodec)]
 UNBIASED = [spec for spec in EXAMPLES if gw.parse(spec).unbiased]
 STOCHASTIC = [spec for spec in UNBIASED if spec != "none"]
@@ -66,7 +68,10 @@ def hard_to_code(numel: int) -> list[torch.Tensor]:
     """Values that take many bits, or many of which take the most: noise, extremes, rare ones."""
     signs = values(numel, seed=1).sign()
     spikes = torch.where(torch.arange(numel) % 9 == 4, 1e4, 1.0) * signs
-    return [values(numel), signs, spikes, values(numel, seed=2) * 10 ** values(numel, seed=3)]
+    spoilt = values(numel)
+    spoilt[:1] = torch.nan
+    spread = values(numel, seed=2) * 10 ** values(numel, seed=3)
+    return [values(numel), signs, spikes, spread, spoilt]
 
 
 def test_payload_size(codec):
@@ -194,6 +199,17 @@ def test_sums_decode_to_the_mean(spec, world):
     got = gw.simulate(codec, vectors, KEY)
     mean = torch.stack(said_by_terms(codec, vectors, KEY)).mean(0)
     torch.testing.assert_close(got, mean, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("spec", REDUCIBLE)
+@pytest.mark.parametrize("world", [1, 3])
+def test_what_the_codes_of_a_worker_say_follows_its_vector(spec, world):
+    codec = gw.parse(spec)
+    vectors = [values(2048, seed=rank) for rank in range(world)]
+    for x, said in zip(vectors, said_by_codes(codec, vectors, KEY), strict=True):
+        assert_follows(codec, x, said)
+        with pytest.raises(AssertionError):
+            assert_follows(codec, x, -said)
 
 
 @pytest.mark.parametrize("spec", UNBIASED)
