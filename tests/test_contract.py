@@ -67,7 +67,10 @@ def hard_to_code(numel: int) -> list[torch.Tensor]:
     """Values that take many bits, or many of which take the most: noise, extremes, rare ones."""
     signs = values(numel, seed=1).sign()
     spikes = torch.where(torch.arange(numel) % 9 == 4, 1e4, 1.0) * signs
-    return [values(numel), signs, spikes, values(numel, seed=2) * 10 ** values(numel, seed=3)]
+    spoilt = values(numel)
+    spoilt[:1] = torch.nan
+    spread = values(numel, seed=2) * 10 ** values(numel, seed=3)
+    return [values(numel), signs, spikes, spread, spoilt]
 
 
 def test_payload_size(codec):
@@ -225,6 +228,17 @@ def test_the_test_of_sums_rejects_a_mean_that_is_too_large(spec, collective, mon
 
     monkeypatch.setattr(kind, name[collective], larger)
     assert misses_the_mean(spec, collective, 3) > 1
+
+
+@pytest.mark.parametrize("spec", REDUCIBLE)
+@pytest.mark.parametrize("world", [1, 3])
+def test_what_the_codes_of_a_worker_say_follows_its_vector(spec, world):
+    codec = gw.parse(spec)
+    vectors = [values(2048, seed=rank) for rank in range(world)]
+    for x, told in zip(vectors, said(codec, vectors, KEY, "code_reduce"), strict=True):
+        assert_follows(codec, x, told)
+        with pytest.raises(AssertionError):
+            assert_follows(codec, x, -told)
 
 
 @pytest.mark.parametrize("spec", UNBIASED)

@@ -5,6 +5,7 @@ random stream depends on how parameters are cut into chunks, slices and shards.
 """
 
 import itertools
+from collections import Counter
 
 import pytest
 import torch
@@ -43,25 +44,28 @@ def bucket(rank, dtype=torch.float32):
 
 
 def reduce_all(rank, cases, dtype, chunks):
-    """Means and residuals of every parameter, the bucket cut into so many chunks."""
-    results = {}
+    """Means and residuals of every parameter, the bucket cut into so many chunks; the accounts."""
+    results, accounts = {}, {}
     for spec, collective in cases:
         codec, parts, link = gw.parse(spec), bucket(rank, dtype), Link()
         for chunk in cut(whole(parts), codec.grain, chunks):
             collectives.COLLECTIVES[collective](link, codec, chunk, KEY)
         for part in parts:
             results[spec, collective, part.tensor] = part.values, part.residual
-    return results
+        accounts[spec, collective] = link.account
+    return results, accounts
 
 
 def owed(codec, collective, sources, key):
-    """Each worker's vector less what its message says, by the codec alone."""
-    world, rests = len(sources), [x.clone() for x in sources]
+    """Each worker's vector less what its message says, by the codec alone; and its bytes."""
+    world, rests, nbytes = len(sources), [x.clone() for x in sources], []
     if collective in ("all_gather", "two_shot"):
         for rank, (x, rest) in enumerate(zip(sources, rests, strict=True)):
             own = key.of(rank=rank)
-            codec.decode_into(codec.encode(x, own), rest, own, weight=-1.0, accumulate=True)
-        return rests
+            payload = codec.encode(x, own)
+            codec.decode_into(payload, rest, own, weight=-1.0, accumulate=True)
+            nbytes.append(payload.numel())
+        return rests, nbytes
     statistics = torch.stack([codec.statistics(x) for x in sources])
     among = {"world": world, "shared": statistics.amax(0)}
     size, encode, subtract = {
@@ -72,30 +76,38 @@ def owed(codec, collective, sources, key):
         message = torch.empty(size(x.numel(), world), dtype=torch.uint8)
         encode(x, message, key.of(rank=rank), 0, **among)
         subtract(message, rest, key.of(rank=rank), 0, **among)
-    return rests
+        nbytes.append(message.numel() + statistics[rank].nbytes)
+    return rests, nbytes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("size", [2, 3])
 def test_means_and_residuals_are_those_of_the_codec_alone(worlds, size, dtype):
     for chunks in (1, 3):
-        answers = worlds[size].run(reduce_all, CASES, dtype, chunks)
+        answers, accounts = zip(*worlds[size].run(reduce_all, CASES, dtype, chunks), strict=True)
+        nbytes = Counter()
         for (spec, collective), number in itertools.product(CASES, NUMELS):
             codec, key = gw.parse(spec), KEY.of(tensor=number)
             sources = [debt(r, number) + gradient(r, number, dtype) for r in range(size)]
             mean = gw.simulate(codec, sources, key, collective).to(dtype)
-            rests = owed(codec, collective, sources, key)
-            for answer, rest in zip(answers, rests, strict=True):
+            rests, sizes = owed(codec, collective, sources, key)
+            for rank, (answer, rest) in enumerate(zip(answers, rests, strict=True)):
+                nbytes[rank, spec, collective] += sizes[rank]
                 got, residual = answer[spec, collective, number]
                 assert torch.equal(got, mean), (spec, collective, number)
                 assert torch.equal(residual, rest), (spec, collective, number)
             assert not torch.equal(rests[0], rests[1])  # a residual of the mean would be common
+        for (rank, *case), total in nbytes.items():
+            account = accounts[rank][tuple(case)]
+            assert account.values == sum(NUMELS.values())
+            if chunks == 1 and case[1] != "two_shot":  # pieces may be padded, each by itself
+                assert account.message_bytes == total, case
 
 
-def reduce_poisoned(rank, spec, collective, poison):
-    """As above, uncut, with a value of rank 1 that is not finite in the parameter number 0."""
+def reduce_poisoned(rank, spec, collective, poison, spoiler):
+    """As above, uncut, with a value of one rank that is not finite in the parameter number 0."""
     codec, parts = gw.parse(spec), bucket(rank)
-    if rank == 1:
+    if rank == spoiler:
         next(part for part in parts if part.tensor == 0).values[5000] = poison
     collectives.COLLECTIVES[collective](Link(), codec, whole(parts), KEY)
     return {part.tensor: (part.values, part.residual) for part in parts}
@@ -106,19 +118,97 @@ def reduce_poisoned(rank, spec, collective, poison):
     ("spec", "collective"),
     [("qsgd:bits=3", "two_shot"), ("bf16", "all_gather"), ("global-qsgd", "code_reduce")],
 )
+@pytest.mark.parametrize("size", [2, 3])
 def test_what_is_owed_where_the_mean_is_not_finite_stays_as_it_was(
-    worlds, spec, collective, poison
+    worlds, size, spec, collective, poison
 ):
     """On all ranks alike, and nowhere else: `bf16` keeps an inf what it is."""
-    answers = worlds[3].run(reduce_poisoned, spec, collective, poison)
-    kept = [answer[0][1] == debt(rank, 0) for rank, answer in enumerate(answers)]
-    for rank, answer in enumerate(answers):
-        assert not answer[0][0][5000].isfinite()
-        assert kept[rank][5000]
-        assert torch.equal(kept[rank], kept[0])
-        assert answer[0][1].isfinite().all()
-        for number in (3, 7):
-            key = KEY.of(tensor=number)
-            sources = [debt(r, number) + gradient(r, number) for r in range(3)]
-            expected = owed(gw.parse(spec), collective, sources, key)[rank]
-            assert torch.equal(answer[number][1], expected)
+    for spoiler in range(2):
+        answers = worlds[size].run(reduce_poisoned, spec, collective, poison, spoiler)
+        kept = [answer[0][1] == debt(rank, 0) for rank, answer in enumerate(answers)]
+        for rank, answer in enumerate(answers):
+            assert not answer[0][0][5000].isfinite()
+            assert kept[rank][5000]
+            assert torch.equal(kept[rank], kept[0])
+            assert answer[0][1].isfinite().all()
+            for number in (3, 7):
+                key = KEY.of(tensor=number)
+                sources = [debt(r, number) + gradient(r, number) for r in range(size)]
+                rests, _ = owed(gw.parse(spec), collective, sources, key)
+                assert torch.equal(answer[number][1], rests[rank])
+
+
+def overflow(rank):
+    """A mean of 70,000, which float16 does not hold; and one of 50,000, which it does."""
+    kept = []
+    for owes in (2e4, 0.0):
+        part = Part(torch.full((600,), 5e4).half(), 0, residual=torch.full((600,), owes))
+        collectives.all_gather(Link(), gw.parse("bf16"), whole([part]), KEY)
+        kept.append((float(part.values[0]), part.residual.tolist() == [owes] * 600))
+    return kept
+
+
+def test_a_mean_that_its_type_does_not_hold_is_not_finite(worlds):
+    for (large, stays), (small, stays_too) in worlds[2].run(overflow):
+        assert (large, stays) == (float("inf"), True)
+        assert (small, stays_too) == (49_920.0, False)  # as bfloat16 has it
+
+
+def scatter_all(rank, specs, spoiler):
+    """Residuals of a shard for every rank; those of the last shard are spoilt by one rank."""
+    link, results = Link(), {}
+    for spec in specs:
+        shards = [Part(data(rank, 900, seed=i), i, residual=data(rank, 900, seed=9 + i))
+                  for i in range(link.size)]  # fmt: skip
+        if rank == spoiler:
+            shards[-1].values[100] = torch.inf
+        collectives.reduce_scatter(link, gw.parse(spec), shards, KEY)
+        results[spec] = [part.residual for part in shards]
+    return results
+
+
+@pytest.mark.parametrize("spoiler", [None, 0, 1])
+def test_shards_are_settled_alike_by_those_who_do_not_own_them(worlds, spoiler):
+    specs = ["dqsg", "qsgd:bits=3"]
+    for rank, answer in enumerate(worlds[3].run(scatter_all, specs, spoiler)):
+        for spec, i in itertools.product(specs, range(3)):
+            debts = [data(r, 900, seed=9 + i) for r in range(3)]
+            sources = [owes + data(r, 900, seed=i) for r, owes in enumerate(debts)]
+            rests, _ = owed(gw.parse(spec), "all_gather", sources, KEY.of(tensor=i))
+            spoilt = spoiler is not None and i == 2
+            assert torch.equal(answer[spec][i], debts[rank] if spoilt else rests[rank]), (spec, i)
+
+
+def nested_rates(rank, collective, alone):
+    """The rates of two parameters, of which workers agree about one."""
+    world, link = torch.distributed.get_world_size(), Link()
+    common = {n: data(99, NUMELS[n], seed=n) for n in (0, 7)}
+    parts = [Part(common[n] + (n / 7) * data(rank, NUMELS[n], seed=n), n, alone=alone)
+             for n in (0, 7)]  # fmt: skip
+    sources = {part.tensor: part.values.clone() for part in parts}
+    codec = gw.NDQSG(block=64)
+    rates = collectives.COLLECTIVES[collective](link, codec, whole(parts), KEY)
+    shards = cut(whole(parts), codec.grain, world) if collective == "two_shot" else [whole(parts)]
+    return sources, rates, [(p.part.tensor, p.start, p.stop) for shard in shards for p in shard]
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "two_shot"])
+def test_the_failure_rate_of_a_parameter_is_that_of_its_values(worlds, collective):
+    """Weighted by how many there are in each slice, and the same on all ranks."""
+    codec, answers = gw.NDQSG(block=64), worlds[3].run(nested_rates, collective, True)
+    _, rates, slices = answers[0]
+    assert all(answer[1] == rates for answer in answers)
+    for number in (0, 7):
+        keys, wrong = [KEY.of(tensor=number, rank=rank) for rank in range(3)], 0.0
+        own = [(start, stop) for tensor, start, stop in slices if tensor == number]
+        for start, stop in own:
+            payloads = []
+            for (sources, *_), key in zip(answers, keys, strict=True):
+                room = torch.empty(codec.max_nbytes(stop - start), dtype=torch.uint8)
+                x = sources[number][start:stop]
+                payloads.append(room[: codec.encode_into(x, room, key, start)])
+            rate = codec.failure_rate(payloads, stop - start, keys, start)
+            wrong += rate * (stop - start) / NUMELS[number]
+        assert rates[number] == pytest.approx(wrong, abs=2.0**-30)
+    assert len(slices) == (2 if collective == "all_gather" else 4)
+    assert rates[0] < 0.01 < rates[7]

@@ -96,6 +96,20 @@ def test_right_decodes_have_the_error_of_plain_dithers():
         assert error.square().mean() == pytest.approx(float(mse), rel=0.01)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 0.8])
+def test_a_codec_encodes_and_decodes_with_the_same_alpha(alpha):
+    codec = gw.NDQSG(levels=7, ratio=5, alpha=alpha, block=None)
+    x, plain_x = (y.clamp(-3, 3) for y in workers(2, 100_000, 0.99))
+    keys = [KEY.of(rank=rank) for rank in range(2)]
+    payloads = [codec.encode(v, key, world=2) for v, key in zip((plain_x, x), keys, strict=True)]
+    mean = torch.empty(100_000)
+    codec.aggregate_into(payloads, mean, keys)
+    plain = codec.decode(payloads[0], 100_000, keys[0])
+    error, z, step = (2 * mean - plain - x).double(), (x - plain).double(), 3 / 7
+    mse = (1 - alpha**2) ** 2 * z.square().mean() + alpha**2 * step**2 / 12  # eq. (3)
+    assert error.square().mean() == pytest.approx(float(mse), rel=0.02)
+
+
 def test_decoding_is_certain_near_the_side_information():
     """|alpha z| below (D2 - D1) / 2 never fails, and just above it does: eq. (3)."""
     x = torch.linspace(-1, 1, 300_000)

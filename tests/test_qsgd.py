@@ -138,6 +138,19 @@ def test_elias_takes_the_shorter_code():
     assert 8 * sparse.numel() < 4_270 + 64  # papers' bound for s = 1, and our header
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_no_payload_is_longer_than_its_bound(bits):
+    """Where every code takes the most bits that Elias has, and where zstd finds nothing."""
+    extremes, noise = gaussian(5000).sign(), 2 * torch.rand(4_000_000, generator=_generator()) - 1
+    elias, zstd = (gw.QSGD(bits=bits, wire=wire) for wire in ("elias", "zstd"))
+    assert elias.encode(extremes, gw.Key()).numel() <= elias.max_nbytes(5000)
+    assert zstd.encode(noise, gw.Key()).numel() <= zstd.max_nbytes(4_000_000)
+
+
+def _generator():
+    return torch.Generator().manual_seed(0)
+
+
 def test_bits_on_the_wire():
     """Packed is 4 bits and a scale; zstd lands within 4 % of the order-0 entropy."""
     n = 4_000_000

@@ -291,6 +291,51 @@ def test_hostile_messages_give_an_error_or_the_shape_they_announce(spec):
     assert 0 < taken < 1000
 
 
+SPARSE_HEAD = struct.Struct("<qqiBBBB")
+KEEPS_HALF = "fft:drop=0.5,domain=time"
+
+
+def forged_places(move=(), codes=None, bitmap=None, **changes):
+    """A message of 126 values, of which 63 are named by a bitmap, after an attack."""
+    codec = gw.parse(KEEPS_HALF)
+    payload = codec.encode(values(126), KEY).numpy().tobytes()
+    names = ("kept", "nbytes", "base", "domain", "form", "rice", "spoilt")
+    head = dict(zip(names, SPARSE_HEAD.unpack(payload[:24]), strict=True))
+    assert (head["kept"], head["nbytes"], head["form"]) == (63, 16, 1)
+    places = bytearray(payload[-16:] if bitmap is None else bitmap)
+    for bit in move:
+        places[bit // 8] ^= 1 << bit % 8
+    body = payload[24:-16] if codes is None else codes
+    return forge(str(codec), (126,), SPARSE_HEAD.pack(*(head | changes).values()) + body + places)
+
+
+def test_places_that_lie_are_refused():
+    """They say what is written where, so a lie would be told to memory."""
+    assert not refused(forged_places())
+    bits = places_of(forged_places())
+    kept, dropped = bits.index("1"), bits.index("0")
+    for move in ((kept,), (dropped,), (126,), (kept, 126), (kept, 127)):
+        assert "places are damaged" in refused(forged_places(move)), move
+    for base in (0, -1, 1 << 30, (0x7F7FFFFF >> 18) - 511 + 2):
+        assert "its range is not one of finite values" in refused(forged_places(base=base))
+    one = {"codes": bytes(10), "bitmap": b"", "kept": 1, "nbytes": 0, "form": 0}
+    assert "yet says no places" in refused(forged_places(**one))
+    nothing = {"codes": b"", "bitmap": bytes(16), "kept": 0}
+    assert "more coefficients than there are" in refused(forged_places(**nothing))
+
+
+def places_of(message):
+    """The bitmap of a message of `forged_places`, the first value's bit first."""
+    return "".join(f"{octet:08b}"[::-1] for octet in message[-20:-4])
+
+
+def test_blocks_that_are_not_finite_are_said_by_bits_lowest_first():
+    x = values(80)
+    x[8], x[79] = torch.nan, torch.inf
+    payload = gw.parse("fft:drop=0,bits=none,domain=time,block=8").encode(x, KEY)
+    assert payload[24 + 4 * 80 :].tolist() == [2, 2]
+
+
 MEMORY = """
 import resource, sys
 import gradwire as gw
@@ -313,7 +358,7 @@ for message in messages[3:]:
 def test_hostile_messages_allocate_nothing():
     """Within 64 MiB: what is refused is so before it is allocated, and want of memory is said."""
     codecs = [gw.QSGD(), gw.QSGD(wire="zstd"), gw.QSGD(wire="elias", block=None)]
-    frame = struct.pack("<IBQ", 0xFD2FB528, 0xC0, 2**39) + b"\x7f" + bytes(8)
+    frame = struct.pack("<IBBQ", 0xFD2FB528, 0xC0, 0x7F, 2**39) + bytes(8)
     hostile = [
         forge("none", (2**26,), bytes(8)),
         forge("qsgd:bits=4", (2**26,), bytes(8)),
@@ -331,6 +376,7 @@ def test_hostile_messages_allocate_nothing():
     assert len(said) == len(hostile)
     assert not any("decoded" in line.split()[0] for line in said)
     assert ["memory" in line for line in said] == [False] * 5 + [True]
+    assert "the zstd frame holds 549755813888 bytes, expected 8" in said[2]
 
 
 def one_coefficient(spec, domain, numel=2**26):

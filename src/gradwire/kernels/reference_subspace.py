@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradwire.kernels.layout import TILE
 from gradwire.kernels.exact import tree_sum
+from gradwire.kernels.layout import TILE
 
 LANES = 16
 """Coefficients of a slice whose energies are added side by side."""
