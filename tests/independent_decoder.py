@@ -11,6 +11,8 @@ import zlib
 import numpy as np
 import zstandard
 
+from independent_transforms import inverse
+
 F32 = np.float32
 LEAST = F32(2.0**-100)
 DEFAULTS = {
@@ -22,7 +24,6 @@ DEFAULTS = {
     "ndqsg": {"levels": 3, "ratio": 3, "alpha": 1.0, "block": 512, "wire": "packed"},
     "global-qsgd": {"block": 512, "wire": "packed", "dither": "linear"},
     "fft": {"bits": 10, "mantissa": 5, "block": 256, "wire": "packed"},
-    "gradiveq": {},
 }
 
 
@@ -252,23 +253,31 @@ def step_of(scale, levels):
     return np.where(scale <= LEAST, F32(0), scale / F32(levels))
 
 
-def undither(level, step, random):
+def undither(level, step, random, workers=1):
     level = (level + 128) % 256 - 128
-    return (level * 2**17 - 2 * random + 65535).astype(F32) * (step * F32(2.0**-17))
+    return (level * 2**17 - 2 * random + 65535).astype(F32) * (step * F32(2.0**-17 / workers))
 
 
-def add_nested(payload, total, count, settings, stream):
-    """The sum of `count` vectors, and the one of a nested payload that they resolve."""
-    nested, payload = read_head(payload)
-    require(nested)
-    ratio, alpha, numel = settings["ratio"], F32(settings["alpha"]), len(total)
-    with np.errstate(all="ignore"):
-        scale, code = read_wire(payload, numel, settings, (ratio - 1).bit_length(), None)
-        step, y = step_of(scale, settings["levels"]), total * F32(1 / count)
-        place = (code - ratio // 2) * 2**17 - 2 * stream.bits() + 65535
-        d = place.astype(F32) * F32(2.0**-17) - y * (alpha / step)
-        value = y + (d - np.rint(d * F32(1 / ratio)) * F32(ratio)) * (step * alpha)
-        return total + np.where(step == 0, F32(0), value)
+def nested_mean(payloads, numel, settings, streams):
+    """The mean of a group of workers, of whom some send nested payloads."""
+    levels, ratio, alpha = settings["levels"], settings["ratio"], F32(settings["alpha"])
+    workers, total = len(payloads), np.zeros(numel, F32)
+    heads = [read_head(payload) for payload in payloads]
+    parts = [(nested, payload, s) for (nested, payload), s in zip(heads, streams, strict=True)]
+    plain_first = sorted(parts, key=lambda part: part[0])
+    for count, (nested, payload, stream) in enumerate(plain_first):
+        bits = (ratio - 1 if nested else 2 * levels).bit_length()
+        scale, code = read_wire(payload, numel, settings, bits, None)
+        step = step_of(scale, levels)
+        if nested:
+            y = total * F32(workers / count)
+            e = undither(code - ratio // 2, F32(1), stream.bits())
+            d = e - y * (alpha / step)
+            value = y + (d - np.rint(d * F32(1 / ratio)) * F32(ratio)) * (step * alpha)
+            total = total + np.where(step == 0, F32(0), value) * F32(1 / workers)
+        else:
+            total = total + undither(code - levels, step, stream.bits(), workers)
+    return total
 
 
 def read_global_qsgd(payload, numel, settings, stream):
@@ -348,29 +357,6 @@ def read_places(octets, form, rice, kept, numel):
     return places
 
 
-def inverse(domain, coefficients, block):
-    """The values of the coefficients of each block, or of what is left for the last one."""
-    turn = (lambda row: row, inverse_fft, inverse_dct)[domain]
-    rows = [coefficients[i : i + block] for i in range(0, len(coefficients), block)]
-    return np.concatenate([np.zeros(0, F32), *(turn(row).astype(F32) for row in rows)])
-
-
-def inverse_fft(c):
-    size = len(c)
-    pairs = np.zeros(2 * (size // 2 + 1))
-    pairs[0], pairs[2 : size + 1] = c[0], c[1:] / math.sqrt(2)
-    if size % 2 == 0:
-        pairs[size] = c[-1]
-    return np.fft.irfft(pairs.view(np.complex128), size, norm="ortho")
-
-
-def inverse_dct(c):
-    size = len(c)
-    j, k = np.arange(size)[:, None], np.arange(size)
-    length = np.where(k == 0, 1 / math.sqrt(size), math.sqrt(2 / size))
-    return (np.cos(math.pi * (2 * j + 1) * k / (2 * size)) * length) @ c.astype(float)
-
-
 PAYLOADS = {
     "none": read_floats("<f4"),
     "fp16": read_floats("<f2"),
@@ -380,5 +366,4 @@ PAYLOADS = {
     "ndqsg": read_ndqsg,
     "global-qsgd": read_global_qsgd,
     "fft": read_fft,
-    "gradiveq": read_floats("<f4"),
 }
