@@ -325,9 +325,11 @@ def test_spelling():
     assert str(gw.DQSG(levels=3, block=None)) == "dqsg:levels=3,block=none"
 
 
-def test_a_damaged_head_is_refused():
-    codec = gw.DQSG(step=1.2)
+@pytest.mark.parametrize(("wire", "mark"), [("zstd", 7), ("elias", 1), ("packed", 1)])
+def test_a_damaged_head_is_refused(wire, mark):
+    """Codes of which there are no planes would be read beyond their end."""
+    codec = gw.DQSG(step=1.2, wire=wire)
     payload = codec.encode(draw("gaussian", 1000), KEY)
-    payload[0] = 7
-    with pytest.raises(ValueError, match=r"head of the payload is damaged: \[7, 0, 0, 0\]"):
+    payload[0] = mark
+    with pytest.raises(ValueError, match=rf"head of the payload is damaged: \[{mark}, 0, 0, 0\]"):
         codec.decode(payload, 1000, KEY)

@@ -13,6 +13,7 @@ import gradwire as gw
 from gradwire.codecs.exponential import ExponentialGlobalQSGD
 from gradwire.kernels import cpu, reference, reference_tiles
 from gradwire.kernels.layout import num_blocks, packed_nbytes
+from gradwire.kernels.reference_pack import pack
 from gradwire.link import Link
 from gradwire.parts import Part
 from gradwire.reducer import Reducer
@@ -361,3 +362,16 @@ def attach_too_narrow(rank):
 def test_codes_too_narrow_for_the_world_are_refused_at_the_start(worlds):
     for message in worlds[2].run(attach_too_narrow):
         assert "of 2 bits have no room for a sum of 2 workers; use `bits=3` or more" in message
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_backends_agree_on_every_code_even_those_that_are_never_written(width):
+    """A sign without a magnitude is plain zero."""
+    codes = pack(torch.arange(512).view(1, -1) % (1 << width), width).view(-1)
+    found = []
+    for backend in (reference, cpu):
+        out = torch.empty(512)
+        options = {"width": width, "headroom": 0, "block": None}
+        backend.exp_dequantize(torch.ones(1), codes, out, **options)
+        found.append(out.view(torch.int32))
+    assert torch.equal(*found)

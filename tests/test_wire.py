@@ -171,11 +171,12 @@ NO_NONZEROS = struct.pack("<Qf", 1, 0.0)
         ({"spec": "qsg"}, "no codec is called 'qsg'"),
         ({"spec": "qsgd:bits=9"}, "`bits` must be an integer from 2 to 8"),
         ({"spec": "qsgd:bits=nan"}, "`bits` must be"),
+        ({"spec": "qsgd:levels=true"}, "`levels` must be an integer from 1 to 127, got 'true'"),
         ({"spec": "qsgd:bits"}, "not a setting"),
         ({"spec": "qsgd:step=1"}, "not a setting"),
         ({"spec": "qsgd"}, "the codec is spelled 'qsgd:bits=4', got 'qsgd'"),
         ({"spec": " qsgd:bits=4"}, "the codec is spelled"),
-        ({"spec": "qsgd:bits=4,bits=4"}, "the codec is spelled"),
+        ({"spec": "qsgd:bits=4,bits=4"}, "says `bits` twice"),
         ({"spec": "qsgd:bits=\u0664"}, "the codec is spelled"),
         ({"spec": f"qsgd:bits=4,block={512 * 10**30}"}, "`block` must be a power of two"),
         ({"spec": f"qsgd:bits=4,block={2**63}"}, "`block` must be a power of two"),
@@ -222,7 +223,7 @@ def test_what_cannot_become_a_message():
     with pytest.raises(ValueError, match=r"`parse\('qsgd:bits=4'\)` is not .*Double"):
         gw.encode(Double(), torch.zeros(1))
     with pytest.raises(
-        ValueError, match="a codec's spec has at most 255 bytes, got 'fft:drop=0.99"
+        ValueError, match=r"a codec's spec has at most 255 bytes, got 'fft:drop=0\.99"
     ):
         gw.encode(gw.FFTSparse(drop=schedule), torch.zeros(1))
     with pytest.raises(TypeError, match="bytes-like"):

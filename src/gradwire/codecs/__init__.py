@@ -169,10 +169,9 @@ def _setting_names(make: Callable[..., Codec]) -> list[str]:
 
 
 def _value(text: str) -> Any:
-    """None, a bool, an int or a float if it reads as one; else the word itself."""
-    words = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
+    """None, an int or a float if it reads as one; else the word itself."""
+    if text.lower() == "none":
+        return None
     try:
         return float(text) if set(text) & set(".en") else int(text)
     except ValueError:

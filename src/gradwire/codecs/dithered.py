@@ -200,7 +200,7 @@ class DQSG(Codec):
     ) -> None:
         """See `Codec.decode_into`."""
         if self.levels is None:
-            planes = _planes_of(payload)
+            planes = self._planes_of(payload)
             steps, codes = self._wire.decode(payload[_HEAD:], out.numel())
         else:
             planes = False
@@ -210,6 +210,13 @@ class DQSG(Codec):
             steps, codes, out, zero=self._zero, width=self._wire.width, planes=planes,
             block=self.block, key=key, offset=offset, weight=weight, accumulate=accumulate,
         )  # fmt: skip
+
+    def _planes_of(self, payload: Tensor) -> bool:
+        """What the head says; only codes that zstd has compressed may be in planes."""
+        head = payload[:_HEAD].tolist()
+        if head != [0, 0, 0, 0] and (self.wire != "zstd" or head != [1, 0, 0, 0]):
+            raise ValueError(f"the head of the payload is damaged: {head}, expected 0 or 1.")
+        return bool(head[0])
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
         """A head if steps vary, then scales or steps, and codes."""
@@ -246,11 +253,3 @@ def steps_of(scales: Tensor, levels: int) -> Tensor:
 def is_number(value: Any, least: float, most: float) -> bool:
     """Is this a number from `least` to `most`?"""
     return isinstance(value, int | float) and least <= value <= most
-
-
-def _planes_of(payload: Tensor) -> bool:
-    """What the head says."""
-    head = payload[:_HEAD].tolist()
-    if head not in ([0, 0, 0, 0], [1, 0, 0, 0]):
-        raise ValueError(f"the head of the payload is damaged: {head}, expected 0 or 1.")
-    return bool(head[0])

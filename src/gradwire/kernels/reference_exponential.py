@@ -74,7 +74,7 @@ def exp_dequantize(
         code = unpack(packed.view(rows, -1), width)
         power = (128 + headroom - (code & most)) << 23
         level = torch.where((code & most) > 0, power.to(torch.int32).view(torch.float32), 0.0)
-        level = torch.where(code > most, -level, level)
+        level = torch.where((code & most > 0) & (code > most), -level, level)
         values = level * (tiles.scale_of_values(scales, start, rows, size, block) * ratio)
         values = values.view(-1)[: stop - start]
         out[start:stop] = out[start:stop] + values if accumulate else values
