@@ -69,7 +69,7 @@ def test_the_plan_is_a_table_and_what_it_says_is_sent(worlds):
     plan, stats = worlds[2].run(gradients, gw.QSGD(), POLICY, 2)[0][1:3]
     rows = {row.parameter: row for row in plan.rows}
     assert rows["fc.weight"].cells()[1:] == ("16,384", "qsgd:bits=4", "all_gather", "4.062")
-    assert rows["head.weight"].cells()[2:] == ("bf16", "all_reduce", "16")
+    assert rows["head.weight"].cells()[2:] == ("bf16", "code_reduce", "16")
     assert rows["embed.weight"].cells()[2:] == ("raw, skipped", "all_reduce", "32")
     assert rows["fc.bias"].codec == "raw, small"
     lines = str(plan).splitlines()

@@ -41,7 +41,7 @@ class Turns:
 
 
 class Turn:
-    """A context to be entered once at most; while inside, nobody else has a turn."""
+    """A context; while inside for the first time, nobody else has a turn. It is over after that."""
 
     def __init__(self, turns: Turns, number: int) -> None:
         self._turns, self._number = turns, number

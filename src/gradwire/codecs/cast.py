@@ -79,7 +79,7 @@ class Floats(ReducibleCodec):
             if abs(weight) == 1:
                 part.add_(half.float(), alpha=weight)  # bits: a product by 1 is exact
             else:
-                part.add_(half.float().mul_(weight))
+                part.add_(half.float() * weight)
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
         """Nothing but values."""
