@@ -7,6 +7,8 @@ import gradwire as gw
 from gradwire.codecs import REGISTRY
 
 EXAMPLES = [spec for entry in REGISTRY.values() for spec in entry.examples]
+TWO_OF_EACH = [spec for entry in REGISTRY.values() for spec in entry.examples[:2]]
+"""For laws of what surrounds a codec: its settings change nothing there."""
 
 
 KEY = gw.Key()

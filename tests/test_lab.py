@@ -112,6 +112,7 @@ def test_the_table_is_plain_text_of_100_columns(
     assert all(line.isprintable() for line in lines)
 
 
+@pytest.mark.slow
 def test_torchrun_brings_its_own_workers(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     torchrun = shutil.which("torchrun", path=Path(sys.executable).parent)
@@ -124,6 +125,7 @@ def test_torchrun_brings_its_own_workers(tmp_path: Path) -> None:
     assert done.stdout.count("qsgd:bits=4") == 1
 
 
+@pytest.mark.slow
 def test_what_gradwire_says_of_a_run_is_one_line() -> None:
     done = run(*GRADWIRE, "train", "-w", "2", "-t", "mnist-fc", "-c", "ndqsg", *QUICK)
     assert done.returncode == 0, done.stderr
@@ -132,6 +134,7 @@ def test_what_gradwire_says_of_a_run_is_one_line() -> None:
     assert result.startswith("ndqsg: test accuracy")
 
 
+@pytest.mark.slow
 def test_a_single_worker_sends_nothing(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     done = run(*GRADWIRE, "train", "-w", "1", "-c", "none", *QUICK, "--json", str(file))
@@ -226,6 +229,7 @@ def _wait_until_dead(pids: list[int], seconds: float) -> list[int]:
     return left
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_every_worker_at_once() -> None:
     with training_in_a_terminal() as (process, children):
         assert len(children) >= 2
@@ -234,6 +238,7 @@ def test_ctrl_c_ends_every_worker_at_once() -> None:
         assert _wait_until_dead(children, 30) == []
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent() -> None:
     with training_in_a_terminal() as (process, children):
         process.kill()

@@ -84,7 +84,9 @@ def mean_of_sparse(rank):
 def test_sparse_tensors_are_counted_with_their_indices(worlds, size):
     for mean, account in worlds[size].run(mean_of_sparse):
         first = (1 + 2 * 2 + (3 if size == 3 else 0)) / size
-        assert mean[:3, 0].tolist() == pytest.approx([first, 2 / size, (1 + 3 * (size == 3)) / size])
+        assert mean[:3, 0].tolist() == pytest.approx(
+            [first, 2 / size, (1 + 3 * (size == 3)) / size]
+        )
         assert account.values == 2 * 4
         assert account.message_bytes == 2 * 8 + 2 * 4 * 4
         assert account.bytes_sent == (size - 1) * account.message_bytes
