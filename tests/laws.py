@@ -11,6 +11,8 @@ EXAMPLES = [spec for entry in REGISTRY.values() for spec in entry.examples]
 LEARNING = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), LearningCodec)]
 MESSAGES = [spec for spec in EXAMPLES if spec not in LEARNING]
 """What a message can be of: it has nothing before it to learn from."""
+TWO_OF_EACH = [spec for entry in REGISTRY.values() for spec in entry.examples[:2]]
+"""For laws of what surrounds a codec: its settings change nothing there."""
 
 
 KEY = gw.Key()

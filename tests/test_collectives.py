@@ -46,6 +46,7 @@ def reduce_all(rank, specs, numels):
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_ranks_equal_each_other_and_simulate(worlds, size):
     answers = worlds[size].run(reduce_all, EXAMPLES, (1, 600, 30_000))

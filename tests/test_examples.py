@@ -25,6 +25,7 @@ def run(script, *launcher):
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "launcher"),
     [

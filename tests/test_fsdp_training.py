@@ -2,6 +2,7 @@
 
 import re
 import runpy
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gradwire.lab.data import batches
 from gradwire.lab.measure import evaluate
 from gradwire.lab.tasks import TASKS
 
+pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).parents[1] / "examples" / "fsdp2.py"
 
 
@@ -41,9 +43,15 @@ def train(rank, name, spec, steps, weights=None):
     return score, handle and handle.stats()
 
 
+@pytest.fixture(scope="module")
+def plain_score(worlds):
+    """The score without a codec, by the size of the world and the steps; once for all tests."""
+    return cache(lambda size, steps: worlds[size].run(train, "mnist-fc", None, steps)[0][0])
+
+
 @pytest.mark.parametrize(("name", "size", "steps"), [("mnist-fc", 2, 120), ("mnist-fc", 4, 80)])
-def test_a_codec_costs_less_than_a_point(worlds, name, size, steps):
-    plain, _ = worlds[size].run(train, name, None, steps)[0]
+def test_a_codec_costs_less_than_a_point(worlds, plain_score, name, size, steps):
+    plain = plain_score(size, steps)
     score, stats = worlds[size].run(train, name, "qsgd:bits=4", steps)[0]
     float32 = 4 * (784 * 300 + 300 * 100 + 10 * 100 + 410) * (size - 1) / size
     assert plain > 0.85
@@ -53,8 +61,8 @@ def test_a_codec_costs_less_than_a_point(worlds, name, size, steps):
 
 
 @pytest.mark.parametrize("weights", [gw.QSGD(bits=8), gw.DQSG(levels=127)], ids=str)
-def test_weights_of_8_bits_cost_less_than_a_point(worlds, weights):
-    plain, _ = worlds[2].run(train, "mnist-fc", None, 120)[0]
+def test_weights_of_8_bits_cost_less_than_a_point(worlds, plain_score, weights):
+    plain = plain_score(2, 120)
     score, stats = worlds[2].run(train, "mnist-fc", "qsgd:bits=4", 120, weights)[0]
     assert abs(score - plain) < 0.01
     assert stats.weight_bytes > 0

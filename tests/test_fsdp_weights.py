@@ -130,6 +130,7 @@ def gather_hybrid(rank):
     return gathered(module)
 
 
+@pytest.mark.slow
 def test_replicas_of_hsdp_compute_with_the_same_bits(worlds):
     answers = worlds[4].run(gather_hybrid)
     for got in answers[1:]:

@@ -106,7 +106,8 @@ def run_sums(backend, vectors, levels, block):
     ("levels", "terms"), [(1, 1), (1, 3), (7, 2), (7, 4), (7, 18), (7, 19), (127, 2), (127, 200)]
 )
 def test_sums_equal_the_reference(dtype, levels, terms):
-    for block, numel in itertools.product((8, 512, 1024, None), (0, 1, 8, 127, 513, 1500)):
+    numels = (0, 1, 8, 127, 513, 1500) if terms < 100 else (1, 513)
+    for block, numel in itertools.product((8, 512, 1024, None), numels):
         generator = torch.Generator().manual_seed(numel)
         vectors = [torch.randn(numel, generator=generator).to(dtype) / 500 for _ in range(terms)]
         expected = run_sums(reference, vectors, levels, block)

@@ -154,6 +154,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_workers_train_it_with_any_codec(results: list[dict[str, Any]]) -> None:
     none, qsgd = results
     assert none["curve"][0]["loss"] == qsgd["curve"][0]["loss"]

@@ -123,6 +123,7 @@ def test_the_table_is_plain_text_of_100_columns(
     assert all(line.isprintable() for line in lines)
 
 
+@pytest.mark.slow
 def test_torchrun_brings_its_own_workers(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     torchrun = shutil.which("torchrun", path=Path(sys.executable).parent)
@@ -135,6 +136,7 @@ def test_torchrun_brings_its_own_workers(tmp_path: Path) -> None:
     assert done.stdout.count("qsgd:bits=4") == 1
 
 
+@pytest.mark.slow
 def test_what_is_to_be_known_of_a_run_is_said(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     specs = ["ndqsg", "gradiveq", "gradiveq:energy=0.5,warmup_steps=1,train_steps=8"]
@@ -182,6 +184,7 @@ def test_what_is_said_of_learning() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_single_worker_sends_nothing(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     done = run(*GRADWIRE, "train", "-w", "1", "-c", "none", *QUICK, "--json", str(file))
@@ -280,6 +283,7 @@ def _wait_until_dead(pids: list[int], seconds: float) -> list[int]:
     return left
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_every_worker_at_once() -> None:
     with training_in_a_terminal() as (process, children):
         assert len(children) >= 2
@@ -288,6 +292,7 @@ def test_ctrl_c_ends_every_worker_at_once() -> None:
         assert _wait_until_dead(children, 30) == []
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_parent() -> None:
     with training_in_a_terminal() as (process, children):
         process.kill()

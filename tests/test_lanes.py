@@ -29,6 +29,7 @@ def gradients(rank, spec, steps, options):
     return torch.stack(found), handle.stats()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     "spec",
@@ -44,7 +45,7 @@ def gradients(rank, spec, steps, options):
 )
 def test_lanes_and_chunks_do_not_change_a_bit(worlds, size, spec):
     first = worlds[size].run(gradients, spec, 3, {"lanes": 1, "chunk": 10**9})[0][0]
-    for options in ({}, {"lanes": 2, "chunk": 10_000}, {"lanes": 4, "chunk": 3000}):
+    for options in ({}, {"lanes": 4, "chunk": 3000}):
         for got, _ in worlds[size].run(gradients, spec, 3, options):
             assert torch.equal(got, first), options
 

@@ -186,6 +186,7 @@ def test_missing_tools_and_rights_are_named(monkeypatch):
         netns.require_root()
 
 
+@pytest.mark.slow
 def test_links_of_several_runs_make_one_file(tmp_path):
     """On loopback, with real workers; the other link in the file stays."""
     path = tmp_path / "links.json"

@@ -48,6 +48,7 @@ def scatter_all(rank, specs, numels):
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_every_shard_is_what_simulate_says(worlds, size):
     numels = (1, 601, 10_000)

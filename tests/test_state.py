@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
 from gradwire.state import pack, unpack
-from laws import EXAMPLES
+from laws import TWO_OF_EACH
 from world import data, only_first_warns
 
 POLICY = gw.Policy(codecs={"3.weight": gw.NDQSG(block=1024), "2.weight": gw.Cast("fp16")})
@@ -57,7 +57,8 @@ def resumed(rank, spec, policy, cut, steps):
     return all(torch.equal(a, b) for a, b in zip(expected[cut:], got, strict=True))
 
 
-@pytest.mark.parametrize("spec", EXAMPLES)
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", TWO_OF_EACH)
 def test_resume_is_bit_identical_with_every_codec(worlds, spec):
     assert worlds[2].run(resumed, spec, None, 2, 4) == [True, True]
 

@@ -222,9 +222,7 @@ def test_what_cannot_become_a_message():
         gw.encode(Stranger(), torch.zeros(1))
     with pytest.raises(ValueError, match=r"`parse\('qsgd:bits=4'\)` is not .*Double"):
         gw.encode(Double(), torch.zeros(1))
-    with pytest.raises(
-        ValueError, match=r"a codec's spec has at most 255 bytes, got 'fft:drop=0\.99"
-    ):
+    with pytest.raises(ValueError, match="a codec's spec has at most 255 bytes, got 'fft"):
         gw.encode(gw.FFTSparse(drop=schedule), torch.zeros(1))
     with pytest.raises(TypeError, match="bytes-like"):
         gw.decode("GRDW")
