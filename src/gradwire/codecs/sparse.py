@@ -31,7 +31,7 @@ from gradwire.kernels.rangefloat import fitted_base, is_base
 
 _HEADER = struct.Struct("<qqiBBBB")
 _PIECE = 1 << 16
-"""Coefficients that are decoded at a time: a multiple of every block, and less than a cache."""
+"""Coefficients that are decoded at a time, unless eight blocks, which kernels want, are more."""
 _PLACES = ("places", "bitmap", "gaps")
 _ALL, _BITMAP, _GAPS = range(3)
 _NOT_FINITE = 0x7F800000
@@ -197,8 +197,9 @@ class Kept:
         if bitmap is None and (self.kept != self.numel or self.places.numel()):
             raise ValueError("the header is damaged: it does not keep all, yet says no places.")
         kernel, done = kernels.select(self.codes.device), 0
-        for start in range(0, self.numel, _PIECE):
-            stop = min(start + _PIECE, self.numel)
+        size = max(_PIECE, 8 * self.wire.block)
+        for start in range(0, self.numel, size):
+            stop = min(start + size, self.numel)
             part = None if bitmap is None else bitmap[start // 8 : bitmap_nbytes(stop)]
             count = stop - start if part is None else kernel.count_bits(part)
             yield start, stop, partial(self._add, part, self._values(done, count), start)

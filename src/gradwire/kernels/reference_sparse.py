@@ -35,7 +35,10 @@ def select(x: Tensor, count: int) -> tuple[int, int]:
 
 
 def compact(x: Tensor, bitmap: Tensor, kept: Tensor, *, threshold: int, stop: int) -> None:
-    """Write the values that `select` has chosen to `kept`, in order, and where they are."""
+    """Write the values that `select` has chosen to `kept`, in order, and where they are.
+
+    `kept` may be the start of `x`.
+    """
     before = torch.arange(x.numel()) < stop
     chosen = _magnitudes(x) > threshold - before.to(torch.int64)
     kept.copy_(x[chosen])
