@@ -17,6 +17,12 @@ from gradwire.codecs import REGISTRY
 SMALL = ["bench", "--numel", "5000", "--repeat", "1", "--seconds", "0"]
 
 
+@pytest.fixture(autouse=True)
+def no_columns(monkeypatch):
+    """Text that no terminal shows is 100 wide."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def run(*arguments: str):
     return CliRunner().invoke(app, list(arguments))
 

@@ -48,7 +48,11 @@ QUICK = ["--batch", "16", "--steps", "30"]
 
 
 def run(*command: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    """As `subprocess.run`, but without $COLUMNS, which readline sets behind Python's back."""
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, check=False, env=env
+    )
 
 
 @pytest.fixture(scope="module")
