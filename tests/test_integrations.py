@@ -138,7 +138,7 @@ def accelerate_two_models(rank, folder):
         for handle in handles:
             handle.load_state_dict({**handle.state_dict(), "step": 99})
         accelerator.load_state(folder)
-        found = [handle.stats().steps for handle in handles]
+        found = [handle.state_dict()["step"] for handle in handles]
         for handle in handles:
             handle.close()
         AcceleratorState._reset_state(reset_partial_state=True)
@@ -210,7 +210,8 @@ def trainer_resume(rank, folder):
         again = trainer_of(folder)
         again.train(resume_from_checkpoint=f"{folder}/checkpoint-3")
         resumed = weights(again.model)
-        assert again.handle.stats().steps == STEPS
+        assert again.handle.state_dict()["step"] == STEPS
+        assert again.handle.stats().bytes_per_step == trainer.handle.stats().bytes_per_step
         for each in (trainer, again):
             each.handle.close()
         AcceleratorState._reset_state(reset_partial_state=True)
