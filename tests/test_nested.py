@@ -228,6 +228,16 @@ def test_expected_failures_of_other_blocks(spec, law):
         assert measured - 5 * noise(measured, numel) < expected < 0.06
 
 
+@pytest.mark.parametrize("numel", [1, 90, 700, 4097])
+@pytest.mark.parametrize("block", [8, 1024, None])
+def test_any_length_is_looked_at(numel, block):
+    codec, keys = gw.NDQSG(block=block), [KEY.of(rank=rank) for rank in range(3)]
+    for world in (2, 3):
+        vectors = workers(world, numel, 0.999)
+        for told in (1, world):
+            assert 0 <= estimate(codec, vectors, keys[:world], told) < 0.05
+
+
 def test_alpha_below_one_is_rehearsed_from_above():
     """A plain payload holds less of its error than a nested one has, and that much is added."""
     codec, numel = gw.NDQSG(levels=7, ratio=5, alpha=0.9), 65_536

@@ -46,7 +46,7 @@ def chances(
     turns: w in cells, folded, float64. steps, errors: D1, and the width of f, of each block.
     """
     used = turns.isfinite() & steps.gt(0).repeat_interleave(block)[: len(turns)]
-    size = max(block, TILE)
+    size = block * max(1, TILE // block)
     rows = -(-len(turns) // size)
     cosines = _padded(torch.where(used, cos_turns(turns), 0.0), rows * size)
     counts = _padded(used, rows * size).view(-1, block).count_nonzero(1)[: len(steps)]
