@@ -272,7 +272,7 @@ def attach_wrongly(rank):
         gw.attach(module, 4)
     with pytest.raises(ValueError, match="`seed` is 0 on rank 0 and 1 on rank 1"):
         gw.attach(module, gw.QSGD(), seed=rank)
-    with pytest.raises(ValueError, match=r"`seed` of a Key must be in \[0, 2\*\*64\), got -1"):
+    with pytest.raises(ValueError, match=r"`seed` must be an integer in \[0, 2\*\*64\), got -1"):
         gw.attach(module, gw.QSGD(), seed=-1)
     handle = gw.attach(module, gw.QSGD())
     handle.close()

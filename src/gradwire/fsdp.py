@@ -55,7 +55,8 @@ def attach(
     error_feedback: add what was lost in a step to the next; by default for biased codecs only.
     min_numel: buffers with fewer values travel raw, and shards between replicas. FSDP makes one
         buffer of all gradients of a module, without those of FSDP modules below it.
-    seed: of the random streams; runs with the same seed and data are the same bit for bit.
+    seed: of the random streams; runs with the same seed and data are the same bit for bit. Two
+        attachments that are open at once should have different ones.
     """
     check_seed(seed)
     codec = as_codec(codec)

@@ -136,7 +136,7 @@ class Learner:
                 sizes = torch.tensor([lesson.numel() for lesson in lessons])
                 joined = torch.cat(lessons)
         link.broadcast(sizes)
-        joined = joined if link.rank == 0 else torch.empty(int(sizes.sum()))
+        joined = joined if link.rank == 0 else torch.empty(sum(sizes.tolist()))
         if joined.numel():
             link.broadcast(joined)
         return [lesson.clone() for lesson in torch.split(joined, sizes.tolist())]

@@ -62,7 +62,7 @@ class Log:
         self._values += sum(part.values.numel() for part in parts)
         if not self._measures or self._ended % self._every:
             return list(parts)
-        watches = {part.name or str(part.tensor): _Watch(part) for part in parts}
+        watches = {part.name or str(part.tensor): Watch(part) for part in parts}
         self._watches |= watches
         return [replace(p, watch=w) for p, w in zip(parts, watches.values(), strict=True)]
 
@@ -76,7 +76,7 @@ class Log:
 
     def _forget(self) -> None:
         self._steps = self._values = 0
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, Watch] = {}
 
     def _means(self) -> dict[str, float]:
         now, before = self._stats(), self._written
@@ -100,7 +100,7 @@ class Log:
         return found
 
 
-class _Watch:
+class Watch:
     """Is told by the lanes what is lost of the slices of a part. What travels raw loses nothing."""
 
     def __init__(self, part: Part) -> None:

@@ -25,7 +25,6 @@ from gradwire.reducer import Reducer
 from gradwire.scatterer import Scatterer
 from gradwire.sharded_log import Log
 from gradwire.sharded_plan import ShardedPlan, plan
-from gradwire.sharded_state import Counted
 from gradwire.stats import Stats
 from gradwire.units import Unit
 
@@ -58,7 +57,7 @@ class Handle:
         self._steps = {unit.name: 0 for unit in units}
         self._links: dict[dist.ProcessGroup, Link] = {}
         self._weight_links: dict[dist.ProcessGroup, Link] = {}
-        self._loaded = Counted()
+        self._first_step = 0
         self._raw: dict[str, None] = {}
         self._log: Log | None = None
         self._is_closed = False
@@ -103,10 +102,9 @@ class Handle:
         assert between is not None
         between.step = self._steps[unit.name]
         part = Part(shard, unit.stream(between.link.size) + unit.shard, name=unit.name)
-        if self._log is None:
-            between.reduce(shard, [part])
-        else:
-            self._log.exchanges(unit, between, part)
+        if self._log is not None:
+            part = self._log.exchanges(unit, between, part)
+        between.reduce(shard, [part])
         self._count(unit, between.route_for(part.tensor, shard) is not None)
 
     def gather(self, unit: Unit, out: Tensor, own: Tensor, group: dist.ProcessGroup) -> None:
@@ -126,15 +124,15 @@ class Handle:
             self._raw[unit.name] = None
 
     def stats(self) -> Stats:
-        """Totals of the whole run. `raw` names the modules that `codec` was not used for."""
-        counted = self._counted()
-        account, weights = counted.gradients, counted.weights
+        """Totals since `attach`. `raw` names the modules that `codec` was not used for."""
+        account = sum((link.account for link in self._gradient_links()), Account())
+        weights = sum((link.account for link in self._weight_links.values()), Account())
         links = [*self._gradient_links(), *self._weight_links.values()]
         residuals = list(self._scatterer.residuals.values())
         if self._between is not None:
             residuals += self._between.residuals.values()
         return Stats(
-            steps=max(self._steps.values()) - counted.since,
+            steps=max(self._steps.values()) - self._first_step,
             bytes_sent=account.bytes_sent,
             bits_per_value=8 * account.message_bytes / max(account.values, 1),
             encode_s=account.encode_s + weights.encode_s,
@@ -162,19 +160,18 @@ class Handle:
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: every rank must save its own. It suits `dcp.save`."""
         self._scale.follow()  # the last step may have been skipped
-        owed = self._owed(self._units)
-        return sharded_state.save(self._steps, self._scale.value, owed, self._counted())
+        return sharded_state.save(self._steps, self._scale.value, self._owed(self._units))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, on the same rank of as many workers.
 
-        If there were more or fewer workers, residuals and what was counted start anew.
+        If there were more or fewer workers, residuals start anew. A state that does not fit is
+        refused, and nothing has changed then.
         """
-        scale, counted = sharded_state.load(state_dict, self._steps, self._owed(self._units))
-        self._scale.start_from(scale)
-        for link in (*self._gradient_links(), *self._weight_links.values()):
-            link.account = Account()
-        self._loaded = counted
+        done = max(self._steps.values()) - self._first_step
+        sharded_state.load(state_dict, self._steps, self._owed(self._units))
+        self._first_step = max(self._steps.values()) - done
+        self._scale.start_from(float(state_dict["scale"]))
         if self._log is not None:
             self._log.start_from(max(self._steps.values()))
 
@@ -198,12 +195,6 @@ class Handle:
     def _gradient_links(self) -> list[Link]:
         between = [] if self._between is None else [self._between.link]
         return [*self._links.values(), *between]
-
-    def _counted(self) -> Counted:
-        past = self._loaded
-        gradients = (link.account for link in self._gradient_links())
-        weights = (link.account for link in self._weight_links.values())
-        return Counted(past.since, sum(gradients, past.gradients), sum(weights, past.weights))
 
     def _owed(self, units: Sequence[Unit]) -> sharded_state.Owed:
         """The residuals of `units`, which are there from the start."""

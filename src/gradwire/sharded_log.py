@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from gradwire.codec import Key
 from gradwire.link import Link, ring_nbytes
-from gradwire.log import Writer
+from gradwire.log import Watch, Writer
 from gradwire.parts import Part
 from gradwire.reducer import Reducer
-from gradwire.scatterer import Scatterer, energy
+from gradwire.scatterer import Scatterer
 from gradwire.stats import Stats
 from gradwire.units import Unit
 
@@ -45,6 +45,7 @@ class Log:
         self._written = self._stats()
         self._steps = self._float32_nbytes = 0
         self._errors: dict[str, tuple[float, float]] = {}
+        self._watches: dict[str, Watch] = {}
 
     def begins(self, step: int) -> None:
         """A module begins its step number `step`, from 1. The first to do so ends the last one."""
@@ -61,26 +62,13 @@ class Log:
         if self._is_time and ends:
             self._errors[unit.label] = scatterer.error(link, unit, buffer, key)
 
-    def exchanges(self, unit: Unit, reducer: Reducer, part: Part) -> None:
-        """Reduce what goes between replicas, and see what is lost of it.
-
-        What error feedback would keep is what is lost. Where there is none, a reducer that has it
-        sends the same, since -0.0 changes no value that it is added to.
-        """
+    def exchanges(self, unit: Unit, reducer: Reducer, part: Part) -> Part:
+        """See what is about to go between replicas; it may come back with somebody to watch."""
         self._float32_nbytes += ring_nbytes(4 * part.values.numel(), reducer.link.size)
-        route = reducer.route_for(part.tensor, part.values)
-        if not self._is_time or route is None:
-            if self._is_time:
-                self._errors[unit.label] = 0.0, energy(part.values)
-            reducer.reduce(part.values, [part])
-            return
-        if not route.error_feedback:
-            reducer = _twin(reducer)
-            reducer.residuals[part.tensor] = torch.full((part.values.numel(),), -0.0)
-        owed = reducer.residual(part.tensor, part.values)
-        whole = energy(owed + part.values)
-        reducer.reduce(part.values, [part])
-        self._errors[unit.label] = energy(owed), whole
+        if not self._is_time:
+            return part
+        self._watches[unit.label] = watch = Watch(part)
+        return replace(part, watch=watch)
 
     def ended(self) -> None:
         """Write, if it is time to: all the work of the last step is done."""
@@ -103,27 +91,14 @@ class Log:
         }
 
     def _nmse(self) -> dict[str, float]:
-        if not self._errors:
+        errors = self._errors | {name: watch.error() for name, watch in self._watches.items()}
+        if not errors:
             return {}
-        by_name = self._errors if self._layers else {}
-        lost, whole = (sum(column) for column in zip(*self._errors.values(), strict=True))
+        by_name = errors if self._layers else {}
+        lost, whole = (sum(column) for column in zip(*errors.values(), strict=True))
         return {"nmse": _ratio(lost, whole)} | {
             f"nmse/{name}": _ratio(*error) for name, error in by_name.items()
         }
-
-
-def _twin(reducer: Reducer) -> Reducer:
-    """One that sends the same, with error feedback."""
-    twin = Reducer(
-        reducer.link,
-        reducer.codec,
-        error_feedback=True,
-        min_numel=reducer.min_numel,
-        chunk=reducer.chunk,
-        seed=reducer.seed,
-    )
-    twin.step = reducer.step
-    return twin
 
 
 def _ratio(lost: float, whole: float) -> float:

@@ -4,8 +4,8 @@ As that of DDP (`state.py`) it is made for `torch.save` and `torch.distributed.c
 writes one of the values that ranks have under the same key. So what belongs to one rank is under a
 key of that rank::
 
-    world, steps, scale                     equal on every rank; steps by module
-    rank1: residuals, between, counted      of rank 1; residuals of both legs by module
+    world, steps, scale          equal on every rank; steps by module
+    rank1: residuals, between    of rank 1; residuals of both legs by module
 
 Residuals are there from the start, as zeros, because DCP loads only what a fresh attachment has.
 """
@@ -14,50 +14,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gradwire.link import Account
-
 Owed = Mapping[str, Mapping[str, Tensor]]
 """The residuals of each leg by module."""
 
 
-@dataclass(frozen=True)
-class Counted:
-    """What was sent of gradients and of weights, in all steps but the first `since`."""
-
-    since: int = 0
-    gradients: Account = field(default_factory=Account)
-    weights: Account = field(default_factory=Account)
-
-    @classmethod
-    def of(cls, saved: Mapping[str, Any]) -> Counted:
-        """What `asdict` made a dictionary of."""
-        accounts = {name: Account(**saved[name]) for name in ("gradients", "weights")}
-        return cls(since=saved["since"], **accounts)
-
-
-def save(steps: Mapping[str, int], scale: float, owed: Owed, counted: Counted) -> dict[str, Any]:
+def save(steps: Mapping[str, int], scale: float, owed: Owed) -> dict[str, Any]:
     """This rank's state; `scale` is the loss scale that residuals are in."""
     residuals = {leg: {n: r.clone() for n, r in by_name.items()} for leg, by_name in owed.items()}
     return {
         "world": dist.get_world_size(),
         "steps": dict(steps),
         "scale": scale,
-        f"rank{dist.get_rank()}": {**residuals, "counted": asdict(counted)},
+        f"rank{dist.get_rank()}": residuals,
     }
 
 
-def load(state: Mapping[str, Any], steps: dict[str, int], owed: Owed) -> tuple[float, Counted]:
-    """Fill `steps` and `owed` from what `save` returned; the loss scale, and what was counted.
-
-    If anything does not fit, nothing is filled.
-    """
+def load(state: Mapping[str, Any], steps: dict[str, int], owed: Owed) -> None:
+    """Fill `steps` and `owed` from what `save` returned. If it does not fit, nothing is filled."""
     if set(state["steps"]) != set(steps):
         odd = sorted(set(state["steps"]) ^ set(steps))
         raise ValueError(f"the state and the module differ in what they have: {odd}.")
@@ -66,22 +45,18 @@ def load(state: Mapping[str, Any], steps: dict[str, int], owed: Owed) -> tuple[f
         own = _own(state, rank)
         for leg, by_name in owed.items():
             _check(leg, own[leg], by_name)
-        counted = Counted.of(own["counted"])
     else:
         own = {leg: {} for leg in owed}
-        counted = Counted(since=max(state["steps"].values()))
         if rank == 0:
             warnings.warn(
                 f"the state is of {state['world']} workers and there are {world} now: steps are "
-                "kept, residuals and what was counted start anew.",
+                "kept, residuals start anew.",
                 stacklevel=3,
             )
-    scale = float(state["scale"])
     steps.update(state["steps"])
     for leg, by_name in owed.items():
         for name, residual in by_name.items():
             residual.copy_(own[leg].get(name, torch.zeros(())))
-    return scale, counted
 
 
 def _own(state: Mapping[str, Any], rank: int) -> Mapping[str, Any]:

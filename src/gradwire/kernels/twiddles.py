@@ -92,7 +92,7 @@ def _levels(half: int) -> Floats:
     width = first_level(half)
     while 4 * width <= half:
         cos, sin = circle(4 * width)
-        times = np.outer(np.arange(width), (1, 2, 3))
+        times = np.arange(width)[:, None] * (1, 2, 3)
         rows.append(_rounded(np.stack((cos[times], sin[times]), 2).reshape(width, 6)))
         width *= 4
     return np.concatenate(rows)
