@@ -13,8 +13,8 @@ Let z = x - y and e be the error of plain dithered quantization. Then
 
     x^ is right if |alpha z + e| < D2 / 2; its error is (alpha^2 - 1) z + alpha e            (3)
 
-so with alpha = 1 it is DQSG's. Else x^ misses by a multiple of alpha D2, towards y: wrong values are
-biased. How many there are is counted or estimated in `spread.py`.
+so with alpha = 1 it is DQSG's. Else x^ misses by a multiple of alpha D2, towards y, and is biased.
+How many values are so is counted or estimated in `spread.py`.
 
 A. Abdi, F. Fekri, "Nested Dithered Quantization for Communication Reduction in Distributed
 Training", arXiv:1904.01197, section 4 and algorithm 2.
