@@ -89,12 +89,34 @@ def speed_table(numel=25_600_000):
         print(f"| `{spec}` | {' | '.join(cells)} |")
 
 
-def workers(world, numel, correlation):
-    """Gaussian vectors whose pairs have this correlation."""
+def workers(world, numel, correlation, kind="gaussian"):
+    """Vectors whose pairs have this correlation: a Gaussian part in common, and one of this law."""
+    deviation = {"gaussian": 1, "laplace": 2**0.5, "student-t3": 3**0.5}[kind]
     common = draw("gaussian", numel, 99) * correlation**0.5
-    return [
-        common + (1 - correlation) ** 0.5 * draw("gaussian", numel, rank) for rank in range(world)
-    ]
+    own = (1 - correlation) ** 0.5 / deviation
+    return [common + own * draw(kind, numel, rank) for rank in range(world)]
+
+
+def estimate_table(numel=65_536):
+    """What share of values nested payloads get wrong, and what is expected from such payloads."""
+    print("| workers | block | law | correlation | wrong | expected | ratio |")
+    print("|---:|---|---|---:|---:|---:|---:|")
+    for world, block in ((2, 512), (2, 64), (2, 4096), (4, 512), (7, 512)):
+        codec, keys = gw.NDQSG(block=block), [KEY.of(rank=rank) for rank in range(world)]
+        for kind in ("gaussian", "laplace", "student-t3"):
+            for correlation in (0.5, 0.9, 0.95, 0.99):
+                pairs = list(zip(workers(world, numel, correlation, kind), keys, strict=True))
+                wrong, expected = (
+                    codec.failure_rate(
+                        [codec.encode(x, k, world=told) for x, k in pairs], numel, keys
+                    )
+                    for told in (1, world)
+                )
+                ratio = f"{expected / wrong:.2f}" if wrong > 10 / numel else ""
+                print(
+                    f"| {world} | {block} | {kind} | {correlation} | {100 * wrong:.3f} % | "
+                    f"{100 * expected:.3f} % | {ratio} |"
+                )
 
 
 def nested_table(world=4, numel=1_000_000):
@@ -123,7 +145,8 @@ def nested_table(world=4, numel=1_000_000):
 
 if __name__ == "__main__":
     tables = {
-        "error": error_table, "budget": budget_table, "nested": nested_table, "speed": speed_table,
+        "error": error_table, "budget": budget_table, "nested": nested_table,
+        "estimate": estimate_table, "speed": speed_table,
     }  # fmt: skip
     for name in sys.argv[1:] or tables:
         tables[name]()

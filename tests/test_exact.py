@@ -66,7 +66,7 @@ BANNED = {
     "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "sigmoid", "softmax", "logsumexp", "polar",
     "sum", "nansum", "mean", "nanmean", "std", "var", "prod", "cumsum", "cumprod", "norm",
     "vector_norm", "matrix_norm", "matmul", "mm", "addmm", "bmm", "baddbmm", "mv", "dot", "vdot",
-    "inner", "outer", "einsum", "tensordot", "eigh", "qr", "svd", "topk", "lerp", "addcmul",
+    "inner", "einsum", "tensordot", "eigh", "qr", "svd", "topk", "lerp", "addcmul",
     "addcdiv", "addmv", "ldexp", "float_power", "dist", "cdist",
 }  # fmt: skip
 """Calls whose last bit, or whose choice among equals, depends on the machine."""

@@ -5,9 +5,11 @@ The kernels of the generic one are compiled once and kept beside the others.
 """
 
 import hashlib
+import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -24,6 +26,7 @@ from gradwire.codecs import global_qsgd
 from gradwire.kernels import exact
 from laws import EXAMPLES
 from world import World, data
+from world import _serve as serve
 
 HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 GENERIC = {
@@ -33,7 +36,7 @@ GENERIC = {
     "ATEN_CPU_CAPABILITY": "default",
     "NUMBA_CACHE_DIR": str(HOME / "gradwire" / "generic"),
 }
-STEPS, LEARNING_STEPS = 6, 16
+STEPS, LEARNING_STEPS = 5, 15
 PHASES = "slice=64,energy=0.2,warmup_steps=2,train_steps=8,compress_steps=3"
 PENDING = {spec for spec in EXAMPLES if spec.startswith("fft")}
 """Examples whose bits still depend on the processor."""
@@ -42,9 +45,23 @@ PASS = "golden or reference and not dtype1 and not dtype2 and not 200"
 SUMS_SQUARES = "global-qsgd:levels=5,norm=l2,block=1024"
 
 
+class TwoProcessors(World):
+    """Two ranks, each started by itself: what they have in their environment is read at once."""
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        store = Path(tempfile.mkdtemp()) / "store"
+        for rank, environment in enumerate((GENERIC, {})):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(rank, 2, store, theirs))
+            with mock.patch.dict(os.environ, environment):
+                process.start()
+            self._workers.append((process, ours))
+
+
 @pytest.fixture(scope="module")
 def processors() -> Iterator[World]:
-    world = World(2, [GENERIC, {}])
+    world = TwoProcessors(2)
     yield world
     world.close()
 

@@ -1,16 +1,14 @@
 """A world of real worker processes over gloo that runs functions of the tests on every rank."""
 
 import multiprocessing
-import os
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -22,14 +20,10 @@ threads."""
 
 
 class World:
-    """`size` processes, joined in a process group. A task that fails or hangs ends them.
+    """`size` processes, joined in a process group. A task that fails or hangs ends them."""
 
-    environments: what each process has in its environment besides the one of the tests.
-    """
-
-    def __init__(self, size: int, environments: Sequence[dict[str, str]] = ()) -> None:
+    def __init__(self, size: int) -> None:
         self.size = size
-        self._environments = environments or [{}] * size
         self._workers: list[tuple[Any, Connection]] = []
 
     def run(self, task: Callable[..., Any], *args: Any) -> list[Any]:
@@ -52,8 +46,7 @@ class World:
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, self.size, store, theirs))
-            with mock.patch.dict(os.environ, self._environments[rank]):
-                process.start()
+            process.start()
             self._workers.append((process, ours))
 
     def _answer(self, rank: int, pipe: Connection) -> tuple[bool, Any]:

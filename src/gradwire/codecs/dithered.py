@@ -34,7 +34,8 @@ Differences from the paper: scales belong to blocks, not layers. Dithers come fr
 from a generator whose state both sides must keep. They have 16 bits, so errors lie on a grid of
 2^-16 steps, with mean zero. `step` and `bits_per_value` are not in the paper. A block of zeros
 decodes to zeros, as does one whose values are all below 2^-100; a zero among other values does
-not, by nature. A block with an inf or a NaN decodes to NaN. Derivations and measured tables:
+not, by nature. Values beyond 2^127 count as 2^127. A block with an inf or a NaN decodes to NaN.
+Derivations and measured tables:
 docs/codecs/dithered.md.
 """
 

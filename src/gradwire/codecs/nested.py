@@ -13,8 +13,8 @@ Let z = x - y and e be the error of plain dithered quantization. Then
 
     x^ is right if |alpha z + e| < D2 / 2; its error is (alpha^2 - 1) z + alpha e            (3)
 
-so with alpha = 1 it is DQSG's. Else x^ misses by a multiple of alpha D2, towards y. How often is
-estimated in `spread.py`.
+so with alpha = 1 it is DQSG's. Else x^ misses by a multiple of alpha D2, towards y, and is biased.
+How many values are so is counted or estimated in `spread.py`.
 
 A. Abdi, F. Fekri, "Nested Dithered Quantization for Communication Reduction in Distributed
 Training", arXiv:1904.01197, section 4 and algorithm 2.
@@ -28,8 +28,8 @@ Training", arXiv:1904.01197, section 4 and algorithm 2.
 
 Differences from the paper: which workers are nested follows from the rank alone, in turn with the
 plain ones. A payload says of which kind it is. The paper neither detects nor avoids wrong decodes.
-Here whoever decodes estimates from the spread of the workers what share of values nested payloads
-get wrong (`failure_rate`), and a reducer sends the plain code instead unless that share was last
+Here whoever decodes counts or estimates what share of values nested payloads get wrong
+(`failure_rate`), and a reducer sends the plain code instead unless that share was last
 seen at or below `max_failures`; so also in the first step. Derivations and measured tables:
 docs/codecs/dithered.md.
 """
@@ -82,7 +82,7 @@ class NDQSG(Codec):
     block: int | None = 512
     max_failures: float = 0.005
 
-    unbiased = True
+    unbiased = True  # but for values that are decoded wrong: `max_failures`
     fixed_size = False
     name = "ndqsg"
 

@@ -28,8 +28,9 @@ experiments' max-norm.
 Differences from the paper: the scale is by default the block's maximum, as in the paper's
 experiments, not its theory. Rounding down of the signed value replaces rounding of the magnitude;
 the law is the same. Positions of the sparse code run through the whole payload, which says how
-many nonzeros there are. The dense code gives no sign to zeros. A block with an inf or a NaN
-decodes to NaN. Derivations and measured tables: docs/codecs/qsgd.md.
+many nonzeros there are. The dense code gives no sign to zeros. Norms stay below 2^127, so values
+beyond it count as 2^127. A block with an inf or a NaN decodes to NaN. Derivations and measured
+tables: docs/codecs/qsgd.md.
 """
 
 from __future__ import annotations
