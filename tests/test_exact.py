@@ -74,12 +74,6 @@ FUSED = {"add", "sub", "subtract", "rsub"}
 """Calls that are exact unless they are given an `alpha`."""
 EXACT = {("np", "sqrt"), ("math", "sqrt"), ("math", "ldexp"), ("math", "prod"), ("exact", None)}
 MARK = "# bits: "
-NOT_YET = {
-    "codecs/axes.py", "codecs/cast.py", "codecs/fft.py", "codecs/gradiveq.py",
-    "codecs/projection.py", "codecs/sparse.py", "codecs/transforms.py", "learner.py",
-    *(f"collectives/{path.name}" for path in (ROOT / "collectives").glob("*.py")),
-}  # fmt: skip
-"""Files that are not yet free of such calls."""
 CHECKED = [
     path
     for pattern in ("codecs/*.py", "kernels/*.py", "collectives/*.py", "learner.py")
@@ -119,8 +113,7 @@ def offence(node):
 @pytest.mark.parametrize("path", CHECKED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_inexact_is_called(path):
     found = list(inexact_calls(path.read_text()))
-    if str(path.relative_to(ROOT)) not in NOT_YET:
-        assert not found, f"use `kernels/exact.py`, or say `{MARK}` why the bits do not matter"
+    assert not found, f"use `kernels/exact.py`, or say `{MARK}` why the bits do not matter"
 
 
 @pytest.mark.parametrize(
@@ -145,31 +138,31 @@ def test_what_is_exact_is_not_found():
     assert list(inexact_calls(exact_calls)) == []
 
 
-def cache_dir(folder=KERNELS, **environment):
-    """Where a fresh process keeps the kernels that it compiles from `folder`."""
+def cache_dirs(*folders, **environment):
+    """Where a fresh process keeps the kernels that it compiles from each of `folders`."""
     code = (
         "import sys, pathlib; from gradwire.kernels import cpu_intrinsics as c; "
-        "print(c._cache_dir(pathlib.Path(sys.argv[1])))"
+        "print(*(c._cache_dir(pathlib.Path(folder)) for folder in sys.argv[1:]), sep='\\n')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True,
-        env=os.environ | environment,
+        [sys.executable, "-c", code, *map(str, folders)], capture_output=True, text=True,
+        check=True, env=os.environ | environment,
     )  # fmt: skip
-    return done.stdout.strip()
+    return done.stdout.split()
 
 
 def test_compiled_kernels_are_kept_by_what_they_are_compiled_from(tmp_path):
     """By constants of other files, and by the processor; not by the reference."""
-    folders = []
-    for name in ("same", "layout", "reference"):
-        folder = tmp_path / name
-        shutil.copytree(KERNELS, folder)
-        folders.append(folder)
-    same, layout, reference = folders
+    layout, reference = (
+        shutil.copytree(KERNELS, tmp_path / name) for name in ("layout", "reference")
+    )
     source = (layout / "layout.py").read_text()
     (layout / "layout.py").write_text(source.replace("TILE = 512", "TILE = 256"))
     (reference / "reference_tiles.py").write_text("")
-    assert cache_dir(same) == cache_dir(reference) == cache_dir()
-    dirs = [cache_dir(), cache_dir(layout), cache_dir(NUMBA_CPU_NAME="generic"),
-            cache_dir(NUMBA_CPU_FEATURES="+sse2")]  # fmt: skip
-    assert len(set(dirs)) == 4
+    own, other, same = cache_dirs(KERNELS, layout, reference)
+    assert own == same
+    (generic,), (small,) = (
+        cache_dirs(KERNELS, **{f"NUMBA_CPU_{name}": value})
+        for name, value in (("NAME", "generic"), ("FEATURES", "+sse2"))
+    )
+    assert len({own, other, generic, small}) == 4

@@ -38,8 +38,6 @@ GENERIC = {
 }
 STEPS, LEARNING_STEPS = 5, 15
 PHASES = "slice=64,energy=0.2,warmup_steps=2,train_steps=8,compress_steps=3"
-PENDING = {spec for spec in EXAMPLES if spec.startswith("fft")}
-"""Examples whose bits still depend on the processor."""
 PASS = "golden or reference and not dtype1 and not dtype2 and not 200"
 """Also runs on the generic processor: float32, since other types are only read differently."""
 SUMS_SQUARES = "global-qsgd:levels=5,norm=l2,block=1024"
@@ -135,7 +133,7 @@ def test_the_processors_are_two(processors):
     assert native[1] == "None"
 
 
-@pytest.mark.parametrize("spec", [spec for spec in EXAMPLES if spec not in PENDING])
+@pytest.mark.parametrize("spec", EXAMPLES)
 def test_means_and_states_are_bitwise_equal(processors, spec):
     (means, states, phases, fallbacks), other = processors.run(train, spec)
     assert means == other[0]
