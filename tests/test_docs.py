@@ -1,0 +1,25 @@
+"""What the documentation says of the tests."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NAMED = re.compile(r"`(test_\w+\.py)(?:::(test_\w+))?`")
+
+
+def named_tests():
+    return sorted(set(NAMED.findall((ROOT / "docs" / "guarantees.md").read_text())))
+
+
+@pytest.mark.parametrize(("file", "name"), named_tests())
+def test_guarantees_name_tests_that_are_there(file, name):
+    source = (ROOT / "tests" / file).read_text()
+    assert f"\ndef {name}(" in source if name else "\ndef test_" in source
+
+
+def test_every_promise_names_a_test():
+    for line in (ROOT / "docs" / "guarantees.md").read_text().splitlines():
+        if line.startswith("| ") and not line.startswith("| Promise"):
+            assert NAMED.search(line.rpartition(" | ")[2]), line
