@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 
 import gradwire as gw
+from gradwire.codecs import rooms
 from world import data
 
 LAYERS, WIDTH = 3, 127  # odd, so that shards are padded
@@ -366,14 +367,15 @@ def test_units_of_different_shard_counts_share_no_stream(worlds):
 
 def close(rank):
     module = shard()
-    handle = gw.attach(module, gw.QSGD(), weights=gw.QSGD(bits=8))
+    handle = gw.attach(module, gw.FFTSparse(), weights=gw.QSGD(bits=8))
     backward(module, rank, 0)
-    before = handle.stats()
+    before, of_codecs = handle.stats(), rooms.held_nbytes()
     handle.close()
-    return before, handle.stats()
+    return before, of_codecs, handle.stats(), rooms.held_nbytes()
 
 
 def test_a_closed_handle_holds_no_buffers_and_keeps_its_statistics(worlds):
-    for before, after in worlds[2].run(close):
-        assert before.buffer_bytes > 0
+    for before, of_codecs, after, held in worlds[2].run(close):
+        assert before.buffer_bytes > of_codecs > 0
         assert after == replace(before, buffer_bytes=0)
+        assert held == 0

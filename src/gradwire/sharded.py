@@ -16,6 +16,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from gradwire import sharded_state
 from gradwire.codec import Codec, Key
+from gradwire.codecs import rooms
 from gradwire.gatherer import Gatherer
 from gradwire.link import Account, Link
 from gradwire.log import Writer
@@ -58,6 +59,7 @@ class Handle:
         self._links: dict[dist.ProcessGroup, Link] = {}
         self._weight_links: dict[dist.ProcessGroup, Link] = {}
         self._first_step = 0
+        self._codec_nbytes = 0  # scratch memory of the codecs in the thread of backward passes
         self._raw: dict[str, None] = {}
         self._log: Log | None = None
         self._is_closed = False
@@ -119,6 +121,7 @@ class Handle:
         self._gatherer.gather(_link(self._weight_links, group), out, own, key)
 
     def _count(self, unit: Unit, is_coded: bool) -> None:
+        self._codec_nbytes = rooms.held_nbytes()
         self._steps[unit.name] += 1
         if not is_coded:
             self._raw[unit.name] = None
@@ -141,7 +144,7 @@ class Handle:
             raw=tuple(self._raw),
             learned={},
             weight_bytes=weights.bytes_sent,
-            buffer_bytes=sum(link.buffer_nbytes for link in links),
+            buffer_bytes=self._codec_nbytes + sum(link.buffer_nbytes for link in links),
             residual_bytes=sum(residual.nbytes for residual in residuals) + self._scale.nbytes,
         )
 
@@ -182,6 +185,8 @@ class Handle:
         they are from now on.
         """
         self._is_closed = True
+        self._codec_nbytes = 0
+        rooms.free()
         for link in (*self._gradient_links(), *self._weight_links.values()):
             link.free()
         if self._log is not None:

@@ -36,6 +36,11 @@ def temporary() -> Iterator[None]:
         _local.rooms = before
 
 
+def free() -> None:
+    """Let go of all scratch memory that this thread has."""
+    _rooms().clear()
+
+
 def held_nbytes() -> int:
     """Bytes of scratch memory that this thread has."""
     return sum(found.nbytes for found in _rooms().values())
