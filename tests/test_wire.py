@@ -172,7 +172,7 @@ NO_NONZEROS = struct.pack("<Qf", 1, 0.0)
         ({"spec": "qsgd:step=1"}, "not a setting"),
         ({"spec": "qsgd"}, "the codec is spelled 'qsgd:bits=4', got 'qsgd'"),
         ({"spec": " qsgd:bits=4"}, "the codec is spelled"),
-        ({"spec": "qsgd:bits=4,bits=4"}, "the codec is spelled"),
+        ({"spec": "qsgd:bits=4,bits=4"}, "says `bits` twice"),
         ({"spec": "qsgd:bits=\u0664"}, "the codec is spelled"),
         ({"spec": f"qsgd:bits=4,block={512 * 10**30}"}, "`block` must be a power of two"),
         ({"spec": f"qsgd:bits=4,block={2**63}"}, "`block` must be a power of two"),
