@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -79,6 +81,19 @@ def train(
     results = _run(settings)
     if results:
         _deliver(settings, results, report, json_file)
+    if torchrun_workers():
+        _leave()
+
+
+def _leave() -> None:
+    """End this worker of torchrun without the interpreter's own ending.
+
+    A thread of gloo may still be dropping a buffer, needs the interpreter for that, and would end
+    the process by SIGABRT (pytorch#190489): torchrun would call a finished run failed.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 def _checked(request: Request, report: Path | None, json_file: JsonFile) -> Settings:
