@@ -259,7 +259,7 @@ class ReducibleCodec(AgreeingCodec):
     collective = "code_reduce"
 
     in_turn: ClassVar[bool] = False
-    """Do codes go on the wire one message at a time (`turns.py`)? So if they are long."""
+    """Do codes go on the wire one message at a time (`turns.py`)?"""
 
     @abstractmethod
     def code_nbytes(self, numel: int, world: int) -> int:

@@ -37,8 +37,6 @@ _CAST_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 class Floats(ReducibleCodec):
     """A payload that is the vector itself, in `dtype_sent`."""
 
-    in_turn = True
-
     @property
     def dtype_sent(self) -> torch.dtype:
         """What a payload is an array of."""
@@ -135,6 +133,7 @@ class Identity(Floats, SummableCodec):
     name = "none"
     sum_dtype = torch.float32
     collective = "all_reduce"
+    in_turn = True
 
     def term_nbytes(self, numel: int, world: int) -> int:
         """As a payload."""
