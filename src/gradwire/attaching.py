@@ -87,7 +87,8 @@ def attach(
         and this is short for `policy=Policy(min_numel=...)`. Under FSDP2 it is a buffer, all
         gradients of a module without those of FSDP modules below it, or a shard between replicas.
     seed: of the random streams; runs with the same seed and data are the same bit for bit.
-        Attachments that are open at once have streams of their own (DDP).
+        DDP attachments that are open at once draw different numbers from one seed; give those of
+        FSDP2 a seed each.
 
     Of `DistributedDataParallel` alone:
 

@@ -40,24 +40,7 @@ def attach(
     min_numel: int = 10_000,
     seed: int = 0,
 ) -> Handle:
-    """Reduce the gradients of `module`, and of all FSDP modules below it, through `codec`.
-
-    Call it on every rank alike, after the last `fully_shard`.
-
-    replicas: for HSDP, the workers that hold the same shards as this one: a mesh of one dimension
-        or a process group. `codec` then encodes what goes between them.
-    within: with `replicas`, the codec between workers that hold different shards, which are mostly
-        in one machine; by default none.
-    weights: the codec for the weights that FSDP gathers, such as `gw.QSGD(bits=8)`; by default
-        FSDP sends them as they are, and they are not counted.
-    scaler: what scales the loss, if anything does: residuals are in the same scale, and a copy of
-        them undoes the steps that it skips.
-    error_feedback: add what was lost in a step to the next; by default for biased codecs only.
-    min_numel: buffers with fewer values travel raw, and shards between replicas. FSDP makes one
-        buffer of all gradients of a module, without those of FSDP modules below it.
-    seed: of the random streams; runs with the same seed and data are the same bit for bit. Two
-        attachments that are open at once should have different ones.
-    """
+    """Reduce the gradients of `module` through `codec`; `gradwire.attach` says what options do."""
     check_seed(seed)
     codec = as_codec(codec)
     within = None if within is None else as_codec(within)
