@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
 from gradwire.lab.tasks import TASKS
-from gradwire.state import pack
+from gradwire.reduction.checkpoint import pack
 from link_rate import reached_bps
 from link_results import COMPUTE, HALF, PLAIN, POWERSGD
 

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 import gradwire as gw
-from gradwire.link import Link
-from gradwire.scatterer import Scatterer
-from gradwire.units import Unit
+from gradwire.adapters.fsdp.scatterer import Scatterer
+from gradwire.adapters.fsdp.units import Unit
+from gradwire.transport.link import Link
 
 NUMEL = 1 << 20
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 import gradwire as gw
+from gradwire.adaptive import LearningCodec
 from gradwire.codecs import REGISTRY
-from gradwire.learning import LearningCodec
 
 EXAMPLES = [spec for entry in REGISTRY.values() for spec in entry.examples]
 LEARNING = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), LearningCodec)]

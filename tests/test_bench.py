@@ -7,10 +7,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from gradwire.bench import Bench, Row, Setup, eager_qsgd
-from gradwire.bench_command import CODECS, table
+from gradwire.cli.bench import CODECS, table
 from gradwire.codecs import REGISTRY, parse
 from gradwire.kernels import cpu
+from gradwire.lab.bench import Bench, Row, Setup, eager_qsgd
 
 FIELDS = {
     "codec", "numel", "threads", "encode_gvps", "decode_gvps", "memcpy_gvps", "encode_vs_memcpy",

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import gradwire
-from gradwire import codecs_command
-from gradwire.cli import app
+from gradwire.cli import codecs as codecs_command
+from gradwire.cli.app import app
 from gradwire.codecs import REGISTRY
 
 SMALL = ["bench", "--numel", "5000", "--repeat", "1", "--seconds", "0"]
@@ -51,7 +51,7 @@ def test_interrupt(monkeypatch):
     def interrupted(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gradwire.bench.Bench.run", interrupted)
+    monkeypatch.setattr("gradwire.lab.bench.Bench.run", interrupted)
     ended = run(*SMALL)
     assert (ended.exit_code, ended.output) == (130, "")
 

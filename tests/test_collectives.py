@@ -8,11 +8,11 @@ import torch.distributed as dist
 
 import gradwire as gw
 from gradwire import collectives
-from gradwire.link import Link
-from gradwire.parts import Part, cut, whole
-from gradwire.raw import SmallParts
-from gradwire.reducer import Reducer
-from gradwire.route import Route
+from gradwire.collectives.parts import Part, cut, whole
+from gradwire.reduction.reducer import Reducer
+from gradwire.reduction.route import Route
+from gradwire.reduction.small import SmallParts
+from gradwire.transport.link import Link
 from laws import EXAMPLES
 from world import data
 
@@ -207,7 +207,7 @@ def sum_rows(rank, numel):
     link.sum_in_order(single)
     by_owners = data(rank, numel)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gradwire.link._FEW", 0)
+        patch.setattr("gradwire.transport.link._FEW", 0)
         link.sum_in_order(by_owners)
     return x, single, by_owners
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.handle import Handle
-from gradwire.parts import Part
+from gradwire.adapters.handle import Handle
+from gradwire.collectives.parts import Part
 from world import data
 
 
@@ -119,7 +119,7 @@ def sum_with_feedback(rank, kind):
     """
     ddp, local = wrap(bucket_cap_mb=25), model()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gradwire.ddp.Handle", kind)
+        patch.setattr("gradwire.adapters.ddp.Handle", kind)
         handle = gw.attach(ddp, gw.QSGD(bits=2), error_feedback=True)
     sent = [torch.zeros_like(p) for p in local.parameters()]
     got = [torch.zeros_like(p) for p in local.parameters()]

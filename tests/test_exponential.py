@@ -11,12 +11,12 @@ import torch
 
 import gradwire as gw
 from gradwire.codecs.exponential import ExponentialGlobalQSGD
+from gradwire.collectives.parts import Part
 from gradwire.kernels import cpu, reference, reference_tiles
 from gradwire.kernels.layout import num_blocks, packed_nbytes
 from gradwire.kernels.reference_pack import pack
-from gradwire.link import Link
-from gradwire.parts import Part
-from gradwire.reducer import Reducer
+from gradwire.reduction.reducer import Reducer
+from gradwire.transport.link import Link
 from world import data
 
 KEY = gw.Key(seed=2, step=3, tensor=4)

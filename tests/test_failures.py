@@ -6,9 +6,9 @@ from contextlib import suppress
 import torch
 
 import gradwire as gw
-from gradwire.failures import Failures
-from gradwire.parts import Part, whole
-from gradwire.route import Route
+from gradwire.collectives.parts import Part, whole
+from gradwire.reduction.failures import Failures
+from gradwire.reduction.route import Route
 
 
 class Slow(gw.NDQSG):

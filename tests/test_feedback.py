@@ -12,8 +12,8 @@ import torch
 
 import gradwire as gw
 from gradwire import collectives
-from gradwire.link import Link
-from gradwire.parts import Part, cut, whole
+from gradwire.collectives.parts import Part, cut, whole
+from gradwire.transport.link import Link
 from world import data
 
 KEY = gw.Key(seed=9, step=4)

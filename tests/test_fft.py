@@ -16,12 +16,12 @@ from gradwire import collectives
 from gradwire.codecs import fft, rooms, transforms
 from gradwire.codecs.drop import drop_at, least_drop
 from gradwire.codecs.sparse import bitmap_nbytes
+from gradwire.collectives.parts import Part
 from gradwire.kernels import cpu, reference
 from gradwire.kernels.layout import packed_nbytes
 from gradwire.kernels.rangefloat import fitted_base, half_eps, is_base, num_positive
-from gradwire.link import Link
-from gradwire.parts import Part
-from gradwire.reducer import Reducer
+from gradwire.reduction.reducer import Reducer
+from gradwire.transport.link import Link
 from laws import roundtrip
 from world import data
 

@@ -517,9 +517,9 @@ def test_bits_on_the_wire():
 
 
 def count_bytes(rank, numel, collective):
-    from gradwire.link import Link
-    from gradwire.parts import Part
-    from gradwire.reducer import Reducer
+    from gradwire.collectives.parts import Part
+    from gradwire.reduction.reducer import Reducer
+    from gradwire.transport.link import Link
 
     link = Link()
     x = data(rank, numel)

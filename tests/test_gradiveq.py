@@ -11,13 +11,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
 from gradwire import kernels
+from gradwire.adapters.handle import Handle
+from gradwire.adaptive import Layout
 from gradwire.codecs.axes import principal_axes
 from gradwire.codecs.projection import Projection
 from gradwire.codecs.slicing import Slicing
-from gradwire.handle import Handle
 from gradwire.kernels import cpu, reference
-from gradwire.learning import Layout
-from gradwire.state import pack, unpack
+from gradwire.reduction.checkpoint import pack, unpack
 from laws import roundtrip
 
 KEY = gw.Key(seed=1, step=2, tensor=3)
@@ -509,7 +509,7 @@ class Flat(Handle):
 
 def learned_by(rank, kind):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gradwire.ddp.Handle", kind)
+        patch.setattr("gradwire.adapters.ddp.Handle", kind)
         ddp, handle = attached()
     means(ddp, rank, range(12))
     handle.close()

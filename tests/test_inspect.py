@@ -8,9 +8,9 @@ import typer
 from typer.testing import CliRunner
 
 import gradwire as gw
-from gradwire import inspect_command
+from gradwire.cli import inspect as inspect_command
+from gradwire.cli.inspect import inspect
 from gradwire.codecs import REGISTRY
-from gradwire.inspect_command import inspect
 from gradwire.wire import Message
 from laws import LEARNING, MESSAGES
 

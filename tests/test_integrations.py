@@ -23,7 +23,7 @@ from gradwire.integrations.accelerate import attach
 from gradwire.integrations.lightning import Compress
 from gradwire.integrations.transformers import CompressedTrainer
 from gradwire.integrations.workers import load_from, save_to
-from gradwire.link import ring_nbytes
+from gradwire.transport.link import ring_nbytes
 from world import data, only_first_warns
 
 WIDTH, STEPS = 128, 6

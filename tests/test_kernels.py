@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwire.codec import Key
 from gradwire.kernels import cpu, reference
 from gradwire.kernels.layout import MIN_SCALE, num_blocks, packed_nbytes
+from gradwire.key import Key
 
 KEY = Key(seed=0x1234567890ABCDEF, step=7, tensor=3, rank=2, hop=1)
 BLOCKS = [8, 64, 128, 512, 1024, None]

@@ -24,8 +24,8 @@ import typer
 from typer.testing import CliRunner
 
 import gradwire as gw
+from gradwire.cli.train import train
 from gradwire.lab import workers
-from gradwire.lab.command import train
 from gradwire.lab.data import Split, batches
 from gradwire.lab.display import Display
 from gradwire.lab.measure import Log, Row

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.lanes import Lanes, join
-from gradwire.link import Link
+from gradwire.transport.lanes import Lanes, join
+from gradwire.transport.link import Link
 from world import data
 
 WIDTH = 256

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from gradwire import link as link_module
-from gradwire.link import Account, Link
-from gradwire.raw import reduce_sparse
+from gradwire.reduction.small import reduce_sparse
+from gradwire.transport import link as link_module
+from gradwire.transport.link import Account, Link
 from world import data
 
 

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.loss_scale import LossScale
+from gradwire.reduction.loss_scale import LossScale
 from test_ddp_use import Net, batch
 from test_fsdp import WIDTH
 from world import data

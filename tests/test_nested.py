@@ -14,11 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
 from gradwire import collectives
+from gradwire.collectives.parts import Part, whole
 from gradwire.kernels import cpu, reference
 from gradwire.kernels.layout import num_blocks, packed_nbytes
-from gradwire.link import Link
-from gradwire.parts import Part, whole
-from gradwire.reducer import Reducer
+from gradwire.reduction.reducer import Reducer
+from gradwire.transport.link import Link
 from laws import roundtrip
 from world import data, only_first_warns
 

@@ -13,8 +13,8 @@ import pytest
 import typer
 
 import gradwire
-from gradwire.interrupts import interruptible
-from gradwire.output import check_writable, console, deliver
+from gradwire.terminal.interrupts import interruptible
+from gradwire.terminal.output import check_writable, console, deliver
 
 GRADWIRE = [sys.executable, "-m", "gradwire"]
 FULL = Path("/dev/full")

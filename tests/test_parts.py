@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from gradwire.parts import Part, Slice, cut, whole
+from gradwire.collectives.parts import Part, Slice, cut, whole
 
 
 def numbered(*numels):

@@ -14,10 +14,10 @@ import torch.distributed as dist
 import gradwire as gw
 import netns
 from gradwire import collectives
-from gradwire.link import Link
-from gradwire.parts import Part
-from gradwire.scatterer import Scatterer
-from gradwire.units import Unit
+from gradwire.adapters.fsdp.scatterer import Scatterer
+from gradwire.adapters.fsdp.units import Unit
+from gradwire.collectives.parts import Part
+from gradwire.transport.link import Link
 from laws import EXAMPLES
 from world import data
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.state import pack, unpack
+from gradwire.reduction.checkpoint import pack, unpack
 from laws import TWO_OF_EACH
 from world import data, only_first_warns
 

@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire import functional, streams
+from gradwire.adapters import functional
+from gradwire.reduction import streams
 from test_ddp_use import Net, batch
 from world import data
 

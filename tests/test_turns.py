@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gradwire.turns import Turns
+from gradwire.transport.tickets import Turns
 
 
 @pytest.mark.parametrize("seed", range(5))

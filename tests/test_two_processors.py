@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire import state
 from gradwire.codecs import global_qsgd
 from gradwire.kernels import exact
+from gradwire.reduction import checkpoint
 from laws import EXAMPLES
 from world import World, data
 from world import _serve as serve
@@ -98,7 +98,7 @@ def train(rank: int, spec: str, sqrt: str = "exact") -> tuple[list[str], list[st
                 parameter.grad = None
             saved = handle.state_dict()
             local = saved.pop(f"rank{rank}")
-            saved["learned"] = state.unpack(saved["learned"])
+            saved["learned"] = checkpoint.unpack(saved["learned"])
             states.append(digest(saved | {"rates": local["failure_rates"]}))
             for parameters in saved["learned"].values():
                 learned = parameters["0.weight"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 
-from gradwire import interrupts
+from gradwire.terminal import interrupts
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -13,8 +13,8 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 def main() -> None:
     """Run the command line."""
     interrupts.exit_at_once()
-    from gradwire.cli import app
-    from gradwire.output import FAILED, complain, discard
+    from gradwire.cli.app import app
+    from gradwire.terminal.output import FAILED, complain, discard
 
     try:
         app(prog_name="gradwire")

@@ -1,7 +1,9 @@
 """What `import gradwire` offers, and where it comes from."""
 
-from gradwire.attaching import attach
-from gradwire.codec import Codec, Key, ReducibleCodec, SummableCodec
+from gradwire.adapters.attach import attach
+from gradwire.adapters.functional import all_reduce
+from gradwire.adapters.handle import Handle
+from gradwire.codec import Codec, ReducibleCodec, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Cast, Identity
 from gradwire.codecs.dithered import DQSG
@@ -12,10 +14,9 @@ from gradwire.codecs.gradiveq import GradiVeQ
 from gradwire.codecs.nested import NDQSG
 from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
-from gradwire.functional import all_reduce
-from gradwire.handle import Handle
-from gradwire.policy import Policy
-from gradwire.stats import Stats
+from gradwire.key import Key
+from gradwire.reduction.policy import Policy
+from gradwire.reduction.stats import Stats
 from gradwire.wire import WireError, decode, encode
 
 __all__ = [

@@ -13,7 +13,7 @@ Three kinds of state, never mixed:
   a key, and a dither that both sides can rebuild is never sent;
 - *residuals* (error feedback) belong to the reducer; a codec never sees them.
 
-What a codec has *learned* is a fourth, for those of `learning.py` alone.
+What a codec has *learned* is a fourth, for those of `adaptive.py` alone.
 
 "May I sum this?" is a type: messages of a `SummableCodec` may be added by the network, those of a
 `ReducibleCodec` by the codec itself (some are both), and no others. A long vector may be cut at
@@ -25,51 +25,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from gradwire.key import Key
+
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True)
-class Key:
-    """Names one random stream: Philox-4x32 is keyed by `seed` and counts through the rest.
-
-    `tensor` is the parameter, `rank` the worker. `hop` is 0 for what a worker encodes of its own,
-    1 for what the owner of a shard encodes for all (`collectives.two_shot`), 2 for what it adds up
-    (`collectives.code_reduce`) and 3 for weights (`collectives.gather_shards`).
-    """
-
-    seed: int = 0
-    step: int = 0
-    tensor: int = 0
-    rank: int = 0
-    hop: int = 0
-
-    LIMITS: ClassVar[dict[str, int]] = {"seed": 64, "step": 32, "tensor": 32, "rank": 24, "hop": 8}
-
-    def __post_init__(self) -> None:
-        for name, bits in self.LIMITS.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or not 0 <= value < 1 << bits:
-                raise ValueError(f"`{name}` of a Key must be in [0, 2**{bits}), got {value!r}.")
-
-    def words(self) -> tuple[int, int, int, int, int]:
-        """Philox's counter words 1 to 3 and its two key words; word 0 counts through the vector."""
-        return (
-            self.tensor,
-            self.rank | self.hop << 24,
-            self.step,
-            self.seed & 0xFFFFFFFF,
-            self.seed >> 32,
-        )
-
-    def of(self, **changes: int) -> Key:
-        """This key with some of its fields changed."""
-        return replace(self, **changes)
 
 
 @dataclass(frozen=True)
@@ -259,7 +223,7 @@ class ReducibleCodec(AgreeingCodec):
     collective = "code_reduce"
 
     in_turn: ClassVar[bool] = False
-    """Do codes go on the wire one message at a time (`turns.py`)?"""
+    """Do codes go on the wire one message at a time (`transport/tickets.py`)?"""
 
     @abstractmethod
     def code_nbytes(self, numel: int, world: int) -> int:

@@ -37,9 +37,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire.codec import Codec, Key, check_input
+from gradwire.adaptive import LearningCodec
+from gradwire.codec import Codec, check_input
 from gradwire.codecs import as_codec, parse, rooms
-from gradwire.learning import LearningCodec
+from gradwire.key import Key
 
 Bytes = bytes | bytearray | memoryview
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 import gradwire as gw
+from gradwire.adaptive import LearningCodec
 from gradwire.codecs import REGISTRY
-from gradwire.learning import LearningCodec
 
 PATH = Path(__file__).with_name("messages.json")
 KEY = gw.Key(seed=2**40 + 3, step=7, tensor=5, rank=1, hop=1)

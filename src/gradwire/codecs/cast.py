@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Key, ReducibleCodec, SummableCodec, check_size
+from gradwire.codec import ReducibleCodec, SummableCodec, check_size
 from gradwire.kernels.layout import TILE
+from gradwire.key import Key
 
 _PIECE = 1 << 16
 _CAST_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}

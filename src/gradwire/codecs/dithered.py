@@ -48,10 +48,11 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Codec, Key
+from gradwire.codec import Codec
 from gradwire.codecs import rate
 from gradwire.codecs.wires import WIRES, Wire
 from gradwire.kernels.layout import MIN_SCALE, TILE, check_block
+from gradwire.key import Key
 
 _HEAD = 4
 _ZERO_OF_PLANES = 8

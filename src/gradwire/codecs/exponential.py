@@ -39,10 +39,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Key
 from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.resolution import most_levels
 from gradwire.kernels.layout import packed_nbytes
+from gradwire.key import Key
 
 
 class ExponentialGlobalQSGD(GlobalQSGD, dithers=("exponential",)):

@@ -40,11 +40,12 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Codec, Key
+from gradwire.codec import Codec
 from gradwire.codecs.drop import check_drop, drop_at, least_drop
 from gradwire.codecs.rooms import room
 from gradwire.codecs.sparse import SparseWire
 from gradwire.codecs.transforms import DOMAINS, forward, inverse
+from gradwire.key import Key
 
 _MAX_BLOCK = 1 << 16
 _SAMPLE = 1024

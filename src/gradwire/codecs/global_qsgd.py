@@ -54,7 +54,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Key, ReducibleCodec, check_size, sizes_up_to
+from gradwire.codec import ReducibleCodec, check_size, sizes_up_to
 from gradwire.codecs.resolution import Resolved
 from gradwire.kernels.exact import sqrt
 from gradwire.kernels.layout import (
@@ -63,6 +63,7 @@ from gradwire.kernels.layout import (
     grain_of,
     num_blocks,
 )
+from gradwire.key import Key
 
 _NORMS = {
     "max": ("max", "max"),

@@ -44,12 +44,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gradwire.adaptive import AffineCodec, Layout, LearningCodec, State
 from gradwire.codec import ReducibleCodec, is_finite
 from gradwire.codecs.axes import principal_axes
 from gradwire.codecs.cast import Floats, Identity
 from gradwire.codecs.projection import Projection
 from gradwire.codecs.slicing import Slicing
-from gradwire.learning import AffineCodec, Layout, LearningCodec, State
 
 _GROWTH = 4.0
 """Back to training when energy lost over energy sent has grown by this factor."""

@@ -44,12 +44,13 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Codec, Key
+from gradwire.codec import Codec
 from gradwire.codecs import spread
 from gradwire.codecs.dithered import check_levels, is_number, steps_of
 from gradwire.codecs.spread import Received
 from gradwire.codecs.wires import Wire
 from gradwire.kernels.layout import check_block, grain_of
+from gradwire.key import Key
 
 _HEAD = 4
 

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Key, ReducibleCodec
+from gradwire.adaptive import AffineCodec
+from gradwire.codec import ReducibleCodec
 from gradwire.codecs.slicing import Slicing
-from gradwire.learning import AffineCodec
+from gradwire.key import Key
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,10 +41,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Key
 from gradwire.codecs.resolution import Resolved
 from gradwire.codecs.wires import WIRES, Wire
 from gradwire.kernels.layout import check_block, grain_of
+from gradwire.key import Key
 
 _NORMS = ("max", "l2")
 

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Key
 from gradwire.codecs.wires import compress
 from gradwire.kernels.exact import exp2, sqrt
 from gradwire.kernels.layout import MAX_SCALE, MIN_SCALE, TILE, num_blocks, packed_nbytes
+from gradwire.key import Key
 
 SEGMENT = 1 << 18
 _SAMPLE = 1 << 16

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gradwire.learning import Layout
+from gradwire.adaptive import Layout
 
 
 @dataclass(frozen=True)

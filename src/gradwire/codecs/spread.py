@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.codecs import folded
 from gradwire.kernels.layout import TILE, packed_nbytes
+from gradwire.key import Key
 
 if TYPE_CHECKING:
     from gradwire.codecs.nested import NDQSG

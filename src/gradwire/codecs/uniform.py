@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Key, SummableCodec
+from gradwire.codec import SummableCodec
 from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.kernels.fields import Dither, field_width, num_words
 from gradwire.kernels.layout import MAX_WIDTH, packed_nbytes
+from gradwire.key import Key
 
 _PERMUTATION_HOP = 255
 """The random stream that permutes the workers: no message is encoded with it."""

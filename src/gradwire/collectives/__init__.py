@@ -26,7 +26,7 @@ place.
 
 from __future__ import annotations
 
-from gradwire.collectives.choice import check, choose
+from gradwire.collectives.choose import check, choose
 from gradwire.collectives.codes import code_reduce, sum_codes
 from gradwire.collectives.gathering import gather_shards
 from gradwire.collectives.payloads import all_gather, two_shot

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.codec import Codec, Key
-from gradwire.collectives.messages import gather
+from gradwire.codec import Codec
+from gradwire.collectives.feedback import target
+from gradwire.collectives.framing import gather
+from gradwire.collectives.parts import Part, whole
 from gradwire.collectives.payloads import announce, encode_all
-from gradwire.collectives.settling import target
-from gradwire.link import Link
-from gradwire.parts import Part, whole
+from gradwire.key import Key
+from gradwire.transport.link import Link
 
 
 def gather_shards(link: Link, codec: Codec, out: Tensor, own: Tensor, key: Key) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.codec import Codec, Key
-from gradwire.collectives.messages import aligned, exchange, gather, payloads_of
-from gradwire.collectives.settling import settle, take, target
-from gradwire.link import Link
-from gradwire.parts import Slice, cut
+from gradwire.codec import Codec
+from gradwire.collectives.feedback import settle, take, target
+from gradwire.collectives.framing import aligned, exchange, gather, payloads_of
+from gradwire.collectives.parts import Slice, cut
+from gradwire.key import Key
+from gradwire.transport.link import Link
 
 Rates = dict[int, float]
 

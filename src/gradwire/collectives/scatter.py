@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from gradwire.codec import Codec, Key, is_finite
-from gradwire.collectives.messages import exchange, payloads_of
+from gradwire.codec import Codec, is_finite
+from gradwire.collectives.feedback import take
+from gradwire.collectives.framing import exchange, payloads_of
+from gradwire.collectives.parts import Part, Slice, whole
 from gradwire.collectives.payloads import announce, average, encode_all
-from gradwire.collectives.settling import take
-from gradwire.link import Link
-from gradwire.parts import Part, Slice, whole
+from gradwire.key import Key
+from gradwire.transport.link import Link
 
 
 def reduce_scatter(link: Link, codec: Codec, shards: Sequence[Part], key: Key) -> Tensor:

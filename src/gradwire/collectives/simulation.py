@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.codec import AgreeingCodec, Codec, Key, ReducibleCodec, SummableCodec
+from gradwire.codec import AgreeingCodec, Codec, ReducibleCodec, SummableCodec
 from gradwire.codecs import as_codec
-from gradwire.collectives.choice import check, choose
-from gradwire.link import add_in_order
+from gradwire.collectives.choose import check, choose
+from gradwire.key import Key
+from gradwire.transport.link import add_in_order
 
 
 def simulate(

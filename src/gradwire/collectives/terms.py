@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwire.codec import Codec, Key, SummableCodec
-from gradwire.collectives.agreeing import Job, agree
-from gradwire.collectives.settling import take
-from gradwire.link import Link
-from gradwire.parts import Slice
+from gradwire.codec import Codec, SummableCodec
+from gradwire.collectives.feedback import take
+from gradwire.collectives.parts import Slice
+from gradwire.collectives.statistics import Job, agree
+from gradwire.key import Key
+from gradwire.transport.link import Link
 
 
 def all_reduce(link: Link, codec: Codec, pieces: Sequence[Slice], key: Key) -> dict[int, float]:

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire import sharded
-from gradwire.attaching import attach
-from gradwire.handle import Handle
+from gradwire.adapters.attach import attach
+from gradwire.adapters.fsdp import handle as sharded
+from gradwire.adapters.handle import Handle
 
 AnyHandle = Handle | sharded.Handle
 

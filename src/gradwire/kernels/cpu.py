@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels.cpu_calls import (
     NORMS,
     array,
@@ -57,6 +56,7 @@ from gradwire.kernels.cpu_tiles import (
 )
 from gradwire.kernels.cpu_transform import transform, transform_back
 from gradwire.kernels.layout import TILE, packed_nbytes
+from gradwire.key import Key
 
 __all__ = [
     "add_nested",

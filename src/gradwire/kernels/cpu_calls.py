@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels.layout import TILE
+from gradwire.key import Key
 
 NORMS = {None: 0, "max": 1, "l2": 2}
 """The norms as Numba kernels take them."""

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels.cpu_calls import array, key_words, spread
 from gradwire.kernels.cpu_intrinsics import (
     clip,
@@ -21,6 +20,7 @@ from gradwire.kernels.cpu_intrinsics import (
 )
 from gradwire.kernels.cpu_tiles import pack_tile, random_tile, unpack_tile, widen
 from gradwire.kernels.layout import MAX_SCALE, TILE, packed_nbytes
+from gradwire.key import Key
 
 _HUGE = np.float32(MAX_SCALE)
 

@@ -9,7 +9,6 @@ from llvmlite import ir
 from numba import types
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels.cpu_calls import NORMS, array, key_words, spread
 from gradwire.kernels.cpu_intrinsics import _intrinsic, jit
 from gradwire.kernels.cpu_tiles import (
@@ -21,6 +20,7 @@ from gradwire.kernels.cpu_tiles import (
     unpack_tile,
 )
 from gradwire.kernels.layout import TILE, packed_nbytes
+from gradwire.key import Key
 
 _I8, _I32, _F32 = ir.IntType(8), ir.IntType(32), ir.FloatType()
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels.cpu_calls import NORMS, array, key_words, spread
 from gradwire.kernels.cpu_intrinsics import (
     add32,
@@ -30,6 +29,7 @@ from gradwire.kernels.cpu_tiles import (
 )
 from gradwire.kernels.fields import WORD, Dither, num_words
 from gradwire.kernels.layout import MIN_SCALE, TILE
+from gradwire.key import Key
 
 _TINY = np.float32(MIN_SCALE)
 _ROOM = TILE + WORD

@@ -10,11 +10,11 @@ from numba import types
 from numba.extending import overload
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels.cpu_calls import array, key_words, spread
 from gradwire.kernels.cpu_intrinsics import jit, to_bfloat16, to_float16
 from gradwire.kernels.cpu_tiles import random_tile, widen
 from gradwire.kernels.layout import TILE
+from gradwire.key import Key
 
 
 @jit

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels.cpu_calls import array, key_words, spread
 from gradwire.kernels.cpu_dithered import round_block
 from gradwire.kernels.cpu_intrinsics import exact_level, jit, whole
 from gradwire.kernels.cpu_tiles import pack_tile, random_tile, unpack_tile, widen
 from gradwire.kernels.layout import TILE, packed_nbytes
+from gradwire.key import Key
 
 
 @jit

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gradwire.codec import Key
 from gradwire.kernels.layout import TILE
+from gradwire.key import Key
 
 WORD = 32
 

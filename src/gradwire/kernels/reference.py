@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels import reference_tiles as tiles
 from gradwire.kernels.layout import packed_nbytes
 from gradwire.kernels.reference_dithered import dequantize_dithered, quantize_dithered
@@ -36,6 +35,7 @@ from gradwire.kernels.reference_subspace import combine, project
 from gradwire.kernels.reference_sums import add_packed, dequantize_sum
 from gradwire.kernels.reference_tiles import block_scales, philox
 from gradwire.kernels.reference_transform import transform, transform_back
+from gradwire.key import Key
 
 __all__ = [
     "add_nested",

@@ -13,10 +13,10 @@ import math
 import torch
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels import reference_tiles as tiles
 from gradwire.kernels.layout import packed_nbytes
 from gradwire.kernels.reference_pack import pack, unpack
+from gradwire.key import Key
 
 
 def exp_quantize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels import reference_tiles as tiles
 from gradwire.kernels.fields import WORD, Dither, num_words, words_per_tile
 from gradwire.kernels.layout import MIN_SCALE
+from gradwire.key import Key
 
 
 def quantize_fields(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels import reference_tiles as tiles
+from gradwire.key import Key
 
 
 def mean_floats(rows: Tensor, out: Tensor, *, key: Key, offset: int = 0) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels import reference_tiles as tiles
 from gradwire.kernels.layout import packed_nbytes
 from gradwire.kernels.reference_dithered import dithered_level
 from gradwire.kernels.reference_pack import pack, unpack
+from gradwire.key import Key
 
 
 def quantize_nested(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gradwire.codec import Key
 from gradwire.kernels.exact import sqrt, tree_sum
 from gradwire.kernels.layout import MAX_SCALE, MIN_SCALE, TILE, num_blocks
+from gradwire.key import Key
 
 _MASK = 0xFFFFFFFF
 

@@ -9,7 +9,7 @@ from rich import progress
 
 from gradwire.lab.records import Event, Progress, Remark, Result, Settings
 from gradwire.lab.table import score, score_title
-from gradwire.output import console, counted, discard
+from gradwire.terminal.output import console, counted, discard
 
 
 class Display:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import gradwire as gw
 from gradwire.lab.records import Listener, Remark
-from gradwire.output import counted
+from gradwire.terminal.output import counted
 
 COMPRESSING = "compress"  # how `Stats.learned` starts for a parameter that is compressed
 HOPELESS = "raw"  # and for one that gains nothing

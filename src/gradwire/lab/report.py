@@ -21,8 +21,8 @@ from gradwire.lab.table import (
     score,
     score_title,
 )
-from gradwire.output import check_writable, counted
-from gradwire.tables import Column
+from gradwire.terminal.output import check_writable, counted
+from gradwire.terminal.tables import Column
 
 FILE_NAME = "index.html"
 TEMPLATE = Path(__file__).with_name("report.html")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradwire.lab.records import Settings
-from gradwire.output import (
+from gradwire.terminal.output import (
     check_at_least_one,
     check_codecs,
     check_seed,

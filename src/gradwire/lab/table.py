@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from gradwire.lab.records import Result
-from gradwire.tables import Column, Stacked
+from gradwire.terminal.tables import Column, Stacked
 
 NONE = "none"  # the codec that the others are compared with
 NOTES = (

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
+from gradwire.adaptive import LearningCodec
 from gradwire.lab.data import Dataset, batches
 from gradwire.lab.measure import Log, Row, evaluate, mean_over_workers, whole
 from gradwire.lab.records import Listener, Progress, Result, Settings, float32_bytes, ignore
 from gradwire.lab.remarks import on_run, remarks_to
 from gradwire.lab.tasks import TASKS, Task
-from gradwire.learning import LearningCodec
 
 WARM_UP_STEPS = 3  # DDP lays out its buckets anew after the first
 COMPUTE_STEPS = 10

@@ -1,0 +1,1 @@
+"""Where gradwire meets PyTorch: DDP, FSDP2, and calls without either."""

@@ -1,0 +1,113 @@
+"""One buffer of gradients to this worker's shard of the mean: coded or raw, and what error stays.
+
+A buffer holds one shard for each worker, one after the other, as FSDP lays them out. Nothing says
+which parameters they are of, so residuals are kept by buffer, and a buffer must always hold the
+same ones.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradwire import collectives
+from gradwire.adapters.fsdp.units import Unit
+from gradwire.codec import FLOAT_DTYPES, Codec
+from gradwire.codecs.cast import Identity
+from gradwire.collectives.parts import Part
+from gradwire.key import Key
+from gradwire.transport.link import Link
+
+
+class Scatterer:
+    """Reduces buffers. All ranks must ask for the same in the same order."""
+
+    def __init__(
+        self, codec: Codec, *, error_feedback: bool | None = None, min_numel: int = 10_000
+    ) -> None:
+        self.codec = codec
+        self.error_feedback = not codec.unbiased if error_feedback is None else error_feedback
+        self.min_numel = min_numel
+        self.residuals: dict[str, Tensor] = {}
+
+    def is_coded(self, buffer: Tensor) -> bool:
+        """Does the codec take this buffer, or does it travel raw?"""
+        return is_coded(self.codec, buffer, self.min_numel)
+
+    def owes(self, unit: Unit) -> bool:
+        """Is there a residual for the gradients of `unit`?"""
+        return self.error_feedback and self.is_coded(unit.gradients)
+
+    def residual(self, unit: Unit) -> Tensor:
+        """What this worker owes of the gradients of `unit`."""
+        if unit.name not in self.residuals:
+            self.residuals[unit.name] = torch.zeros(unit.gradients.numel())
+        return self.residuals[unit.name]
+
+    def reduce(
+        self, link: Link, unit: Unit, buffer: Tensor, out: Tensor, key: Key, factor: float | None
+    ) -> None:
+        """Fill `out` with this worker's shard of the mean, or of `factor` times the sum.
+
+        The shards of the buffer have the numbers from that of `key` on.
+        """
+        if not self.is_coded(buffer):
+            _reduce_raw(link, buffer, out, factor)
+            return
+        mean = collectives.reduce_scatter(link, self.codec, self._parts(unit, buffer, key), key)
+        out.copy_(mean if factor is None else mean.mul_(factor * link.size))
+
+    def error(self, link: Link, unit: Unit, buffer: Tensor, key: Key) -> tuple[float, float]:
+        """The squared norms of what `reduce` will lose of this worker's buffer, and of the buffer.
+
+        Encodes once more, to the same bytes, and exchanges nothing.
+        """
+        if not self.is_coded(buffer):
+            return 0.0, energy(buffer)
+        lost = whole = 0.0
+        for part in self._parts(unit, buffer, key):
+            own = key.of(tensor=part.tensor, rank=link.rank)
+            source = part.values.float()
+            source = source.clone() if part.residual is None else part.residual + source
+            whole += energy(source)
+            payload = self.codec.encode(source, own)
+            self.codec.decode_into(payload, source, own, weight=-1.0, accumulate=True)
+            lost += energy(source)
+        return lost, whole
+
+    def _parts(self, unit: Unit, buffer: Tensor, key: Key) -> list[Part]:
+        shards = buffer.view(unit.shards, -1)
+        owed: list[Tensor | None] = [None] * unit.shards
+        if self.error_feedback:
+            owed = list(self.residual(unit).view(unit.shards, -1))
+        return [Part(x, key.tensor + i, residual=owed[i]) for i, x in enumerate(shards)]
+
+
+def is_coded(codec: Codec, buffer: Tensor, min_numel: int) -> bool:
+    """Does `codec` take this buffer? Short ones, and types that no codec takes, travel raw."""
+    if isinstance(codec, Identity):
+        return False
+    return buffer.numel() >= max(min_numel, 1) and buffer.dtype in FLOAT_DTYPES
+
+
+def energy(values: Tensor) -> float:
+    """The squared norm, to be shown and not to be sent."""
+    return float(values.double().square().sum())
+
+
+def _reduce_raw(link: Link, buffer: Tensor, out: Tensor, factor: float | None) -> None:
+    """Send each shard to its owner, who adds them up in the order of ranks.
+
+    The reduce-scatter of gloo is an all-reduce inside, which sends twice as much, and adds 16-bit
+    numbers in 16 bits. Here they are added as float32 and rounded once.
+    """
+    link.account.message(buffer.numel(), buffer.nbytes)
+    received, sizes = link.room("receive", buffer.nbytes), [out.nbytes] * link.size
+    link.all_to_all(received, buffer.view(torch.uint8), sizes, sizes)
+    with link.account.timed("decode"):
+        first, *others = received.view(buffer.dtype).view(link.size, -1)
+        if buffer.dtype.itemsize == 2:
+            first = link.floats("mean", out.numel()).copy_(first)
+        for shard in others:
+            first.add_(shard)
+        out.copy_(first.div_(link.size) if factor is None else first.mul_(factor))

@@ -1,0 +1,70 @@
+"""Compressed collectives without DDP."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire.adaptive import LearningCodec
+from gradwire.codec import Codec, check_input
+from gradwire.codecs import as_codec
+from gradwire.collectives.parts import Part
+from gradwire.reduction.reducer import Reducer
+from gradwire.reduction.streams import check_seed
+from gradwire.transport.link import Link
+
+_steps: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
+
+
+def all_reduce(
+    tensor: Tensor,
+    codec: Codec | str,
+    group: dist.ProcessGroup | None = None,
+    *,
+    collective: str | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Replace `tensor` by its mean over the workers of `group`, sent through `codec`.
+
+    Every rank must call it with the same codec and shape. Calls are numbered, so that each draws
+    fresh random bits, which no attachment draws, nor a call among other members. There is no error
+    feedback: keep `tensor - result` yourself if you want it.
+    """
+    check_input(tensor)
+    codec = as_codec(codec)
+    check_seed(seed)
+    if isinstance(codec, LearningCodec):
+        raise ValueError(
+            f"{codec!r} learns over many steps, which `all_reduce` does not connect; use "
+            "`attach`, or a codec without memory."
+        )
+    if not tensor.is_contiguous():
+        raise ValueError("`tensor` must be contiguous, since it is reduced in place.")
+    group = group or dist.group.WORLD
+    assert group is not None
+    reducer = Reducer(
+        Link(group), codec, collective=collective, error_feedback=False, min_numel=0, seed=seed
+    )
+    guesses = codec.num_dependent(reducer.link.size) and not codec.trusts(None)
+    if guesses and reducer.link.rank == 0:
+        warnings.warn(
+            f"{codec} learns from step to step how well workers agree, and a single all_reduce has "
+            "nothing to go by: it sends the plain code. Use `DQSG`, or `max_failures=1` to send "
+            "nested payloads unseen.",
+            stacklevel=2,
+        )
+    reducer.step = _steps.get(group, 0)
+    _steps[group] = reducer.step + 1
+    flat = tensor.detach().view(-1)
+    reducer.reduce(flat, [Part(flat, _number(group), name="tensor")])
+    return tensor
+
+
+def _number(group: dist.ProcessGroup) -> int:
+    """In place of the number of a parameter, one that none has, by the members of `group`."""
+    members = ",".join(map(str, dist.get_process_group_ranks(group)))
+    return 1 << 31 | zlib.crc32(members.encode()) >> 1

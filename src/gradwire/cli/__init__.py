@@ -1,0 +1,1 @@
+"""The commands of `gradwire`, one file each; `app.py` puts them together."""

@@ -1,0 +1,44 @@
+"""`Key` names a random stream: the same key gives the same bits on every machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class Key:
+    """Names one random stream: Philox-4x32 is keyed by `seed` and counts through the rest.
+
+    `tensor` is the parameter, `rank` the worker. `hop` is 0 for what a worker encodes of its own,
+    1 for what the owner of a shard encodes for all (`collectives.two_shot`), 2 for what it adds up
+    (`collectives.code_reduce`) and 3 for weights (`collectives.gather_shards`).
+    """
+
+    seed: int = 0
+    step: int = 0
+    tensor: int = 0
+    rank: int = 0
+    hop: int = 0
+
+    LIMITS: ClassVar[dict[str, int]] = {"seed": 64, "step": 32, "tensor": 32, "rank": 24, "hop": 8}
+
+    def __post_init__(self) -> None:
+        for name, bits in self.LIMITS.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 <= value < 1 << bits:
+                raise ValueError(f"`{name}` of a Key must be in [0, 2**{bits}), got {value!r}.")
+
+    def words(self) -> tuple[int, int, int, int, int]:
+        """Philox's counter words 1 to 3 and its two key words; word 0 counts through the vector."""
+        return (
+            self.tensor,
+            self.rank | self.hop << 24,
+            self.step,
+            self.seed & 0xFFFFFFFF,
+            self.seed >> 32,
+        )
+
+    def of(self, **changes: int) -> Key:
+        """This key with some of its fields changed."""
+        return replace(self, **changes)

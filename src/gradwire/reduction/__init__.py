@@ -1,0 +1,1 @@
+"""One bucket of gradients to its mean, and what is kept from step to step."""

@@ -1,0 +1,77 @@
+"""Parameters that travel raw, gathered over the buckets of a step into one message.
+
+Each is small; sent with its own bucket it would cost a round trip, and there may be many buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+
+from gradwire.collectives.parts import Part
+from gradwire.transport.link import Link
+
+
+class SmallParts:
+    """What waits to be sent, and the future of its mean."""
+
+    def __init__(self) -> None:
+        self.done: Future[Any] = Future()
+        self._waiting: list[Part] = []
+
+    @property
+    def numel(self) -> int:
+        """How many values wait."""
+        return sum(part.values.numel() for part in self._waiting)
+
+    def add(self, parts: Sequence[Part]) -> None:
+        """Let `parts` wait."""
+        self._waiting += parts
+
+    def job(self) -> Callable[[Link], None]:
+        """Replace everything that waits by its mean over the workers.
+
+        In the order of parameters, not of buckets: a ring adds in an order that depends on the
+        place in the message, and DDP lays its buckets out anew after the first step.
+        """
+        waiting = [part.values for part in sorted(self._waiting, key=lambda part: part.tensor)]
+
+        def reduce(link: Link) -> None:
+            for dtype in dict.fromkeys(values.dtype for values in waiting):
+                reduce_joined(link, [v for v in waiting if v.dtype == dtype])
+
+        return reduce
+
+
+def reduce_raw(link: Link, values: Tensor) -> None:
+    """The mean as plain DDP takes it: product, then sum, in the gradient's own type."""
+    with link.account.timed("encode"):
+        values.mul_(1.0 / link.size)
+    link.account.message(values.numel(), values.nbytes)
+    link.all_reduce(values)
+
+
+def reduce_sparse(link: Link, values: Tensor) -> Tensor:
+    """The mean of sparse tensors, which is sparse too."""
+    values = values.coalesce()
+    with link.account.timed("encode"):
+        values = values * (1.0 / link.size)
+    stored = values._values()
+    link.account.message(stored.numel(), stored.nbytes + values._indices().nbytes)
+    return link.all_reduce_sparse(values)
+
+
+def reduce_joined(link: Link, tensors: Sequence[Tensor]) -> None:
+    """The same for several tensors of one type in one message."""
+    if len(tensors) == 1:
+        reduce_raw(link, tensors[0])
+        return
+    joined = torch.cat(list(tensors))
+    reduce_raw(link, joined)
+    means = torch.split(joined, [values.numel() for values in tensors])
+    for values, mean in zip(tensors, means, strict=True):
+        values.copy_(mean)

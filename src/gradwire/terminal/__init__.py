@@ -1,0 +1,1 @@
+"""What a command says, where its results go, and how Ctrl-C ends it."""

@@ -1,0 +1,1 @@
+"""A process group and everything that is sent over it."""

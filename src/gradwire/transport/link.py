@@ -1,0 +1,223 @@
+"""A process group, and the account of everything that is handed to it.
+
+All bytes that gradwire sends go through a `Link`, so what it has counted is what was sent.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import astuple, dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire.transport import groups
+from gradwire.transport.tickets import Turn
+
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+_FEW = 8
+"""Up to so many workers, a small message is sent to each; among more it would be too many."""
+
+
+class LinkError(RuntimeError):
+    """Another worker did not answer: it has died, left or stopped."""
+
+
+def ring_nbytes(nbytes: int, size: int) -> int:
+    """What each of `size` workers sends for a ring all-reduce of `nbytes` bytes.
+
+    >>> ring_nbytes(1000, size=4)
+    1500
+    """
+    return 2 * (size - 1) * nbytes // size
+
+
+def add_in_order(rows: Tensor) -> Tensor:
+    """The sum of the rows, added one after the other.
+
+    >>> add_in_order(torch.tensor([[2.0**24], [1.0], [1.0]]))
+    tensor([16777216.])
+    """
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total.add_(row)
+    return total
+
+
+@dataclass
+class Account:
+    """Totals since the link was made. Bytes are those this worker sends to others."""
+
+    bytes_sent: int = 0
+    message_bytes: int = 0
+    values: int = 0
+    encode_s: float = 0.0
+    comm_s: float = 0.0
+    decode_s: float = 0.0
+
+    def __add__(self, other: Account) -> Account:
+        """The totals of both."""
+        return Account(*map(operator.add, astuple(self), astuple(other)))
+
+    def message(self, values: int, nbytes: int) -> None:
+        """Enter `values` values that this worker has put into `nbytes` bytes."""
+        self.values += values
+        self.message_bytes += nbytes
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the time spent inside to "encode", "comm" or "decode"."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            total = getattr(self, f"{stage}_s") + time.perf_counter() - start
+            setattr(self, f"{stage}_s", total)
+
+
+class Link:
+    """Blocking collectives over one process group, counted and timed.
+
+    It also keeps the scratch memory of whoever uses it: buffers grow to the largest size asked
+    for and are never given back, so that steady training allocates nothing.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self.account = Account()
+        self.codec_nbytes = 0  # scratch memory of the codecs in the thread that uses this link
+        self.turn: Turn | None = None  # on the wire, if it is shared with other links
+        self._is_direct = 2 < self.size <= _FEW and dist.get_backend(group) == "gloo"
+        self._rooms: dict[str, Tensor] = {}
+
+    @property
+    def buffer_nbytes(self) -> int:
+        """Bytes of memory that were allocated to send, receive, encode and decode."""
+        return self.codec_nbytes + sum(room.nbytes for room in self._rooms.values())
+
+    def leave(self) -> None:
+        """Close the connections of the group: workers that wait for this one fail at once."""
+        group, self.group = self.group, None
+        if group is not None:
+            groups.leave(group)
+
+    def room(self, name: str, nbytes: int) -> Tensor:
+        """`nbytes` bytes of scratch memory called `name`; what they held before is lost."""
+        room = self._rooms.get(name)
+        if room is None or room.numel() < nbytes:
+            room = self._rooms[name] = torch.zeros(nbytes, dtype=torch.uint8)  # touched: no faults
+        return room[:nbytes]
+
+    def free(self) -> None:
+        """Give all scratch memory back."""
+        self._rooms.clear()
+
+    def floats(self, name: str, numel: int) -> Tensor:
+        """Scratch memory for `numel` float32 values."""
+        return self.room(name, 4 * numel).view(torch.float32)
+
+    def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
+        """Combine `tensor` over the workers, in place.
+
+        A ring, the backend's own way, sends it twice less a share, in 2 (n - 1) steps one after
+        the other. Maxima, which are few, are sent to everyone instead over gloo, in one step.
+        """
+        if self.size == 1:
+            return
+        if op == "max" and self._is_direct:
+            torch.amax(self._shared("maxima", tensor), 0, out=tensor)
+        else:
+            with self._sending(ring_nbytes(tensor.nbytes, self.size)):
+                dist.all_reduce(tensor, _OPS[op], group=self.group)
+
+    def in_turn(self) -> AbstractContextManager[None]:
+        """Inside, messages are sent when those before them are off the wire."""
+        return nullcontext() if self.turn is None else self.turn
+
+    def sum_in_order(self, tensor: Tensor) -> None:
+        """Sum `tensor` over the workers, in place: each value is added in the order of ranks.
+
+        A ring adds in an order that depends on the place in the message. Among few workers each
+        sends its own to everyone; among more, owners of shards add and send the sums.
+        """
+        if self.size == 1:
+            return
+        if self.size <= _FEW:
+            tensor.copy_(add_in_order(self._shared("sums", tensor)))
+            return
+        shards = tensor.tensor_split(self.size)
+        sizes, mine = [shard.numel() for shard in shards], shards[self.rank]
+        received = self.room("sums", self.size * mine.nbytes).view(tensor.dtype)
+        self.all_to_all(received, tensor, [mine.numel()] * self.size, sizes)
+        mine.copy_(add_in_order(received.view(self.size, mine.numel())))
+        self.share(shards)
+
+    def all_reduce_sparse(self, tensor: Tensor) -> Tensor:
+        """The sum of the sparse tensors of all workers; each sends its own to every other."""
+        own = tensor._indices().nbytes + tensor._values().nbytes
+        with self._sending((self.size - 1) * own):
+            dist.all_reduce(tensor, group=self.group)
+        return tensor
+
+    def share(self, rows: Sequence[Tensor]) -> None:
+        """Send the row of this worker's rank to every other, and fill the others with theirs.
+
+        As `all_gather`, but rows may differ in length, and each goes straight to its receivers.
+        """
+        others = [(self.rank + hop) % self.size for hop in range(1, self.size)]
+        own = rows[self.rank]
+        with self._sending(len(others) * own.nbytes):
+            works = [dist.irecv(rows[i], group=self.group, group_src=i) for i in reversed(others)]
+            works += [dist.isend(own, group=self.group, group_dst=i) for i in others]
+            for work in works:
+                assert work is not None
+                work.wait()
+
+    def _shared(self, room: str, tensor: Tensor) -> Tensor:
+        """Every worker's `tensor`, a row for each rank, in memory called `room`."""
+        rows = self.room(room, self.size * tensor.nbytes).view(tensor.dtype).view(self.size, -1)
+        rows[self.rank].copy_(tensor)
+        self.share(list(rows))
+        return rows
+
+    def all_gather(self, out: Tensor, tensor: Tensor) -> None:
+        """Fill `out` with every worker's `tensor`, in the order of ranks."""
+        with self._sending((self.size - 1) * tensor.nbytes):
+            dist.all_gather_single(out, tensor, group=self.group)
+
+    def all_to_all(
+        self, out: Tensor, tensor: Tensor, out_sizes: list[int], sizes: list[int]
+    ) -> None:
+        """Send a stretch of `tensor` to each worker and get one of each, of these sizes."""
+        with self._sending((sum(sizes) - sizes[self.rank]) * tensor.element_size()):
+            dist.all_to_all_single(out, tensor, out_sizes, sizes, group=self.group)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Fill `tensor` with that of rank 0.
+
+        The whole is entered as sent by rank 0. A backend may let others pass it on: what all
+        workers send together is the same.
+        """
+        with self._sending((self.size - 1) * tensor.nbytes if self.rank == 0 else 0):
+            dist.broadcast(tensor, group=self.group, group_src=0)
+
+    def gather_sizes(self, sizes: list[int]) -> list[list[int]]:
+        """Every worker's `sizes`, a list of the same length on each."""
+        out = torch.empty(self.size, len(sizes), dtype=torch.int64)
+        self.all_gather(out.view(-1), torch.tensor(sizes, dtype=torch.int64))
+        return [[int(size) for size in row] for row in out.tolist()]
+
+    @contextmanager
+    def _sending(self, nbytes: int) -> Iterator[None]:
+        self.account.bytes_sent += nbytes
+        with self.account.timed("comm"):
+            try:
+                yield
+            except RuntimeError as error:
+                raise LinkError(str(error)) from error
