@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import gradwire as gw
-from gradwire.codecs.transforms import DOMAINS, forward
+from gradwire.codecs.fft.transforms import DOMAINS, forward
 from gradwire.kernels import cpu
 from gradwire.lab.tasks import TASKS
 

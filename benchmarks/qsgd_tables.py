@@ -7,7 +7,7 @@ from torch import Tensor
 
 import gradwire as gw
 from gradwire.kernels import cpu
-from gradwire.kernels.layout import num_blocks
+from gradwire.kernels.formats.layout import num_blocks
 
 NUMEL = 1 << 22
 DRAWS = 20

@@ -85,7 +85,7 @@ def test_rooms_are_few():
 
 def test_codecs_and_kernels_know_nothing_of_processes():
     for folder in ("codecs", "kernels"):
-        for path in (ROOT / folder).glob("*.py"):
+        for path in (ROOT / folder).rglob("*.py"):
             assert not any("distributed" in module for module in imports(path)), path
 
 

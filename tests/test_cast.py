@@ -5,7 +5,8 @@ import torch
 
 import gradwire as gw
 from gradwire import kernels
-from gradwire.kernels import cpu, reference, reference_tiles
+from gradwire.kernels import cpu, reference
+from gradwire.kernels.reference import tiles as reference_tiles
 
 KEY = gw.Key(seed=2, step=3, tensor=4)
 BOUNDS = {"fp16": 2.0**-11, "bf16": 2.0**-8}

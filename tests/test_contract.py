@@ -9,7 +9,8 @@ import gradwire as gw
 from gradwire import kernels
 from gradwire.codec import is_finite
 from gradwire.codecs import REGISTRY
-from gradwire.kernels import reference, reference_tiles
+from gradwire.kernels import reference
+from gradwire.kernels.reference import tiles as reference_tiles
 from laws import (
     EXAMPLES,
     assert_follows,

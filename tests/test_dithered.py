@@ -8,8 +8,9 @@ import torch
 from scipy import stats
 
 import gradwire as gw
-from gradwire.kernels import cpu, reference, reference_tiles
-from gradwire.kernels.layout import num_blocks, packed_nbytes
+from gradwire.kernels import cpu, reference
+from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
+from gradwire.kernels.reference import tiles as reference_tiles
 from laws import roundtrip
 
 KEY = gw.Key(seed=0x1234567890ABCDEF, step=7, tensor=3, rank=2, hop=1)

@@ -76,7 +76,12 @@ EXACT = {("np", "sqrt"), ("math", "sqrt"), ("math", "ldexp"), ("math", "prod"), 
 MARK = "# bits: "
 CHECKED = [
     path
-    for pattern in ("codecs/*.py", "kernels/*.py", "collectives/*.py", "reduction/adaptation.py")
+    for pattern in (
+        "codecs/**/*.py",
+        "kernels/**/*.py",
+        "collectives/*.py",
+        "reduction/adaptation.py",
+    )
     for path in sorted(ROOT.glob(pattern))
 ]
 
@@ -141,7 +146,7 @@ def test_what_is_exact_is_not_found():
 def cache_dirs(*folders, **environment):
     """Where a fresh process keeps the kernels that it compiles from each of `folders`."""
     code = (
-        "import sys, pathlib; from gradwire.kernels import cpu_intrinsics as c; "
+        "import sys, pathlib; from gradwire.kernels.cpu import intrinsics as c; "
         "print(*(c._cache_dir(pathlib.Path(folder)) for folder in sys.argv[1:]), sep='\\n')"
     )
     done = subprocess.run(
@@ -158,7 +163,7 @@ def test_compiled_kernels_are_kept_by_what_they_are_compiled_from(tmp_path):
     )
     source = (layout / "layout.py").read_text()
     (layout / "layout.py").write_text(source.replace("TILE = 512", "TILE = 256"))
-    (reference / "reference_tiles.py").write_text("")
+    (reference / "reference/tiles.py").write_text("")
     own, other, same = cache_dirs(KERNELS, layout, reference)
     assert own == same
     (generic,), (small,) = (

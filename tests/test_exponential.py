@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import gradwire as gw
-from gradwire.codecs.exponential import ExponentialGlobalQSGD
+from gradwire.codecs.global_qsgd.exponential import ExponentialGlobalQSGD
 from gradwire.collectives.parts import Part
-from gradwire.kernels import cpu, reference, reference_tiles
-from gradwire.kernels.layout import num_blocks, packed_nbytes
-from gradwire.kernels.reference_pack import pack
+from gradwire.kernels import cpu, reference
+from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
+from gradwire.kernels.reference import tiles as reference_tiles
+from gradwire.kernels.reference.pack import pack
 from gradwire.reduction.reducer import Reducer
 from gradwire.transport.link import Link
 from world import data

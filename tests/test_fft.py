@@ -13,13 +13,14 @@ import torch
 
 import gradwire as gw
 from gradwire import collectives
-from gradwire.codecs import fft, rooms, transforms
-from gradwire.codecs.drop import drop_at, least_drop
-from gradwire.codecs.sparse import bitmap_nbytes
+from gradwire.codecs import fft, scratch
+from gradwire.codecs.fft import transforms
+from gradwire.codecs.fft.drop import drop_at, least_drop
+from gradwire.codecs.fft.sparse import bitmap_nbytes
 from gradwire.collectives.parts import Part
 from gradwire.kernels import cpu, reference
-from gradwire.kernels.layout import packed_nbytes
-from gradwire.kernels.rangefloat import fitted_base, half_eps, is_base, num_positive
+from gradwire.kernels.formats.layout import packed_nbytes
+from gradwire.kernels.formats.rangefloat import fitted_base, half_eps, is_base, num_positive
 from gradwire.reduction.reducer import Reducer
 from gradwire.transport.link import Link
 from laws import roundtrip
@@ -436,7 +437,7 @@ def held_after(codec, vectors):
         mean = torch.empty(numel)
         codec.aggregate_into(payloads, mean, keys)
         codec.decode_into(payloads[0], mean, KEY, weight=-1.0, accumulate=True)
-        held.append(rooms.held_nbytes())
+        held.append(scratch.held_nbytes())
 
     thread = threading.Thread(target=work)
     thread.start()

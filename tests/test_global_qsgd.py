@@ -8,10 +8,12 @@ import torch
 import torch.distributed as dist
 
 import gradwire as gw
-from gradwire.codecs import uniform
-from gradwire.kernels import cpu, fields, reference, reference_tiles
-from gradwire.kernels.layout import num_blocks, packed_nbytes
-from gradwire.kernels.reference_pack import pack_codes, unpack_codes
+from gradwire.codecs.global_qsgd import uniform
+from gradwire.kernels import cpu, reference
+from gradwire.kernels.formats import fields
+from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
+from gradwire.kernels.reference import tiles as reference_tiles
+from gradwire.kernels.reference.pack import pack_codes, unpack_codes
 from laws import said
 from world import data
 

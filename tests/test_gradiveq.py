@@ -13,9 +13,9 @@ import gradwire as gw
 from gradwire import kernels
 from gradwire.adapters.handle import Handle
 from gradwire.adaptive import Layout
-from gradwire.codecs.axes import principal_axes
-from gradwire.codecs.projection import Projection
-from gradwire.codecs.slicing import Slicing
+from gradwire.codecs.gradiveq.axes import principal_axes
+from gradwire.codecs.gradiveq.projection import Projection
+from gradwire.codecs.gradiveq.slicing import Slicing
 from gradwire.kernels import cpu, reference
 from gradwire.reduction.checkpoint import pack, unpack
 from laws import roundtrip

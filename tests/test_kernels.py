@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.kernels import cpu, reference
-from gradwire.kernels.layout import MIN_SCALE, num_blocks, packed_nbytes
+from gradwire.kernels.formats.layout import MIN_SCALE, num_blocks, packed_nbytes
 from gradwire.key import Key
 
 KEY = Key(seed=0x1234567890ABCDEF, step=7, tensor=3, rank=2, hop=1)

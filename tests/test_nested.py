@@ -16,7 +16,7 @@ import gradwire as gw
 from gradwire import collectives
 from gradwire.collectives.parts import Part, whole
 from gradwire.kernels import cpu, reference
-from gradwire.kernels.layout import num_blocks, packed_nbytes
+from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
 from gradwire.reduction.reducer import Reducer
 from gradwire.transport.link import Link
 from laws import roundtrip

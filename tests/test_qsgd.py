@@ -7,7 +7,7 @@ import torch
 
 import gradwire as gw
 from gradwire.kernels import cpu
-from gradwire.kernels.layout import packed_nbytes
+from gradwire.kernels.formats.layout import packed_nbytes
 from laws import roundtrip
 
 

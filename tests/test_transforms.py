@@ -9,8 +9,9 @@ import pytest
 import scipy.fft
 import torch
 
-from gradwire.codecs import transforms
-from gradwire.kernels import cpu, reference, reference_transform, twiddles
+from gradwire.codecs.fft import transforms
+from gradwire.kernels import cpu, reference, twiddles
+from gradwire.kernels.reference import transform as reference_transform
 
 DOMAINS = ("fft", "dct")
 SIZES = [2**i for i in range(17)]

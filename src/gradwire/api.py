@@ -6,12 +6,12 @@ from gradwire.adapters.handle import Handle
 from gradwire.codec import Codec, ReducibleCodec, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Cast, Identity
-from gradwire.codecs.dithered import DQSG
-from gradwire.codecs.drop import drop_with_rate
+from gradwire.codecs.dqsg import DQSG
 from gradwire.codecs.fft import FFTSparse
+from gradwire.codecs.fft.drop import drop_with_rate
 from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.gradiveq import GradiVeQ
-from gradwire.codecs.nested import NDQSG
+from gradwire.codecs.ndqsg import NDQSG
 from gradwire.codecs.qsgd import QSGD
 from gradwire.collectives import simulate
 from gradwire.key import Key

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from gradwire.adaptive import LearningCodec
 from gradwire.codec import Codec, check_input
-from gradwire.codecs import as_codec, parse, rooms
+from gradwire.codecs import as_codec, parse, scratch
 from gradwire.key import Key
 
 Bytes = bytes | bytearray | memoryview
@@ -194,7 +194,7 @@ def encode(codec: Codec | str, x: Tensor, key: Key = _FIRST_KEY) -> bytes:
     flat = x.detach().cpu().reshape(-1).contiguous()
     start = header.nbytes
     room = torch.empty(start + codec.max_nbytes(flat.numel()) + CHECKSUM_NBYTES, dtype=torch.uint8)
-    with rooms.temporary():
+    with scratch.temporary():
         size = codec.encode_into(flat, room[start:-CHECKSUM_NBYTES], key)
     header = replace(header, payload_nbytes=size)
     message = room.numpy().data[: header.message_nbytes]
@@ -222,7 +222,7 @@ def decode(message: Bytes, *, max_numel: int | None = None) -> Tensor:
     header = whole.header
     try:
         out = torch.empty(header.numel, dtype=torch.float32)
-        with rooms.temporary():
+        with scratch.temporary():
             whole.codec.decode_into(_tensor(whole.payload), out, header.key)
         return out.to(header.dtype).reshape(header.shape)
     except _REFUSALS as error:

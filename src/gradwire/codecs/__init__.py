@@ -10,14 +10,14 @@ from typing import Any
 
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
-from gradwire.codecs.dithered import DQSG
-from gradwire.codecs.exponential import ExponentialGlobalQSGD as ExponentialGlobalQSGD
+from gradwire.codecs.dqsg import DQSG
 from gradwire.codecs.fft import FFTSparse
 from gradwire.codecs.global_qsgd import GlobalQSGD
+from gradwire.codecs.global_qsgd.exponential import ExponentialGlobalQSGD as ExponentialGlobalQSGD
+from gradwire.codecs.global_qsgd.uniform import UniformGlobalQSGD as UniformGlobalQSGD
 from gradwire.codecs.gradiveq import GradiVeQ
-from gradwire.codecs.nested import NDQSG
+from gradwire.codecs.ndqsg import NDQSG
 from gradwire.codecs.qsgd import QSGD
-from gradwire.codecs.uniform import UniformGlobalQSGD as UniformGlobalQSGD
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.codec import ReducibleCodec, SummableCodec, check_size
-from gradwire.kernels.layout import TILE
+from gradwire.kernels.formats.layout import TILE
 from gradwire.key import Key
 
 _PIECE = 1 << 16

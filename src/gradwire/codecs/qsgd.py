@@ -41,9 +41,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codecs.resolution import Resolved
-from gradwire.codecs.wires import WIRES, Wire
-from gradwire.kernels.layout import check_block, grain_of
+from gradwire.codecs.coding import WIRES, Wire
+from gradwire.codecs.settings import Resolved
+from gradwire.kernels.formats.layout import check_block, grain_of
 from gradwire.key import Key
 
 _NORMS = ("max", "l2")

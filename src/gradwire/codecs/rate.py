@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codecs.wires import compress
+from gradwire.codecs.coding import compress
 from gradwire.kernels.exact import exp2, sqrt
-from gradwire.kernels.layout import MAX_SCALE, MIN_SCALE, TILE, num_blocks, packed_nbytes
+from gradwire.kernels.formats.layout import MAX_SCALE, MIN_SCALE, TILE, num_blocks, packed_nbytes
 from gradwire.key import Key
 
 SEGMENT = 1 << 18

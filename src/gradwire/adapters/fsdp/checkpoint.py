@@ -1,8 +1,8 @@
 """The state of an attachment to FSDP2, for checkpoints.
 
-As that of DDP (`reduction/checkpoint.py`) it is made for `torch.save` and `torch.distributed.checkpoint`, which
-writes one of the values that ranks have under the same key. So what belongs to one rank is under a
-key of that rank::
+As that of DDP (`reduction/checkpoint.py`) it is made for `torch.save` and for
+`torch.distributed.checkpoint`, which writes one of the values that ranks have under the same key.
+So what belongs to one rank is under a key of that rank::
 
     world, steps, scale          equal on every rank; steps by module
     rank1: residuals, between    of rank 1; residuals of both legs by module

@@ -1,0 +1,265 @@
+"""GradiVeQ [1]: gradients by their coordinates in a subspace learned from earlier gradients.
+
+A compression that commutes with the sum can be added up on the way. A fixed linear map does:
+
+    y_n = U^T (g_n - mu)          each worker, for each slice of K values          (sec. 3.2)
+    y   = mean of the y_n         d values on the wire instead of K
+    g   = U y + mu                once                                             (sec. 3.2)
+
+`U` holds the d leading principal axes of the slices seen in a training phase, in which gradients
+travel raw, and mu their mean. The cycle is: `warmup_steps` raw, then again and again
+`train_steps` raw and `compress_steps` compressed (alg. 1).
+
+[1] Yu, Lin, Narra, Li, Li, Kim, Schwing, Annavaram, Avestimehr, "GradiVeQ: Vector Quantization
+    for Bandwidth-Efficient Gradient Aggregation in Distributed CNN Training", NeurIPS 2018,
+    arXiv:1811.03617.
+
+Legend: K = `Slicing.size`; d = number of rows of `basis` = U^T; mu = `mean`; L_t = `train_steps`;
+L_c = `compress_steps`; 1 - lambda = `energy`; N = `world`.
+
+Differences from the paper:
+
+- d is the least number of axes that keep `energy` of the *last quarter* of the training phase,
+  which the axes have not seen. The paper asks it of the very slices the axes were made from, and
+  of those any L_t - 1 axes keep everything: white noise passes for compressible. Here it does
+  not, and a parameter that no d <= K/2 can carry stays raw for the cycle.
+- Samples are taken from all slices in turn, and each slice has its own mean; the paper uses the
+  first slice alone. Linear layers are compressed too, and the tail that fills no slice is sent.
+- Axes come from the Gram matrix of the samples, not from the K x K covariance. Rank 0 works them
+  out and broadcasts them. All else is added in a fixed order, the sums over workers too, by the
+  owners of shards (`collectives.code_reduce`): all ranks have the same bits.
+- The run-time rule compares all that was lost and all that was sent in a phase so far with the
+  first step of it. Workers tell each other both, so that all go back to training together.
+- Error feedback. What was lost is orthogonal to U and cannot be sent before the phase is over;
+  it is delivered in equal shares in a few raw steps after it, which nothing is learned from.
+- The coefficients may go through another codec (`inner`) whose codes can be added.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.adaptive import AffineCodec, Layout, LearningCodec, State
+from gradwire.codec import ReducibleCodec, is_finite
+from gradwire.codecs.cast import Floats, Identity
+from gradwire.codecs.gradiveq.axes import principal_axes
+from gradwire.codecs.gradiveq.projection import Projection
+from gradwire.codecs.gradiveq.slicing import Slicing
+
+_GROWTH = 4.0
+"""Back to training when energy lost over energy sent has grown by this factor."""
+_EXAMPLE_RATIO = 8
+
+
+@dataclass(frozen=True)
+class Subspace(State):
+    """Where a parameter stands: `count` steps into `phase`, and what it has gathered.
+
+    Training: `total` is the sum of the slices to learn from, and `samples` some of them.
+    Compressing: by `basis` and `mean`, unless there are none. `sent` and `lost` count the energies
+    of the phase, and `loss` was their ratio in the first step.
+    """
+
+    phase: str = "warmup"
+    count: int = 0
+    total: Tensor | None = None
+    samples: tuple[Tensor, ...] = ()
+    basis: Tensor | None = None
+    mean: Tensor | None = None
+    sent: float = 0.0
+    lost: float = 0.0
+    loss: float = 0.0
+
+
+@dataclass(frozen=True)
+class GradiVeQ(Floats, LearningCodec[Subspace]):
+    """Principal axes of earlier gradients.
+
+    slice: the least number of values in a slice; rounded up to a multiple of F * D for a
+        convolution of F filters of depth D, and of the row of a matrix.
+    energy: how much of the variance of slices it has not seen a basis must keep.
+    warmup_steps, train_steps, compress_steps: lengths of the phases.
+    inner: the codec of the coefficients, or its spec with ";" for ",": a `ReducibleCodec`.
+
+    On its own a vector has nothing to learn from, so a payload is the vector itself.
+
+    >>> import gradwire as gw
+    >>> gw.parse("gradiveq:energy=0.9,inner=fp16").inner
+    'fp16'
+    """
+
+    slice: int = 512
+    energy: float = 0.99
+    warmup_steps: int = 50
+    train_steps: int = 100
+    compress_steps: int = 400
+    inner: ReducibleCodec | str | None = None
+
+    unbiased = False
+    name = "gradiveq"
+    state_type: ClassVar[type[State]] = Subspace
+
+    def __post_init__(self) -> None:
+        least = {"slice": 1, "warmup_steps": 0, "train_steps": 8, "compress_steps": 1}
+        for name, value in least.items():
+            got = getattr(self, name)
+            if not isinstance(got, int) or got < value:
+                raise ValueError(f"`{name}` must be an integer of at least {value}, got {got!r}.")
+        if not isinstance(self.energy, float) or not 0 < self.energy < 1:
+            raise ValueError(
+                f"`energy` must be a fraction between 0 and 1, got {self.energy!r}; to lose "
+                "nothing, use `none`."
+            )
+        if self.inner is not None:
+            inner = _inner(self.inner)
+            spelt = None if isinstance(inner, Identity) else str(inner).replace(",", ";")
+            object.__setattr__(self, "inner", spelt)
+
+    def start(self) -> Subspace:
+        """Before the first step."""
+        return Subspace("warmup" if self.warmup_steps else "train")
+
+    def codec_for(self, state: Subspace, layout: Layout) -> AffineCodec | None:
+        """The projection, in a compress phase that has one."""
+        return None if state.basis is None else self._projection(self._slicing(layout), state)
+
+    def _projection(self, slicing: Slicing, state: Subspace) -> Projection:
+        assert state.basis is not None and state.mean is not None
+        inner = Identity() if self.inner is None else _inner(self.inner)
+        return Projection(slicing, state.basis, state.mean, inner)
+
+    def share_due(self, state: Subspace) -> float:
+        """All of the residual, in equal shares, while the phase lasts that is there for it."""
+        return 1 / (self._settle_steps - state.count) if state.phase == "settle" else 0.0
+
+    def learn(
+        self,
+        state: Subspace,
+        layout: Layout,
+        mean: Tensor,
+        remark: tuple[float, ...],
+        *,
+        owing: bool,
+    ) -> Subspace:
+        """One step on in the cycle; a mean that is not finite teaches nothing."""
+        if not is_finite(mean):
+            return state
+        if state.phase == "train":
+            return self._gather(state, layout, mean)
+        if remark:
+            state = self._watch(state, *remark, owing=owing)
+        lengths = {
+            "warmup": self.warmup_steps,
+            "compress": self.compress_steps,
+            "settle": self._settle_steps,
+        }
+        if state.lost > _GROWTH * state.loss * state.sent:
+            return Subspace("settle")
+        if state.count + 1 < lengths[state.phase]:
+            return replace(state, count=state.count + 1)
+        return Subspace("settle" if state.basis is not None else "train")
+
+    def _watch(self, state: Subspace, sent: float, lost: float, *, owing: bool) -> Subspace:
+        """Add up what was sent and lost; a vector that owes has its losses summed already.
+
+        Losses of single steps that have nothing to do with each other add up by their energies,
+        so either way the ratio keeps its size for as long as the basis fits.
+        """
+        sent += state.sent
+        lost += 0.0 if owing else state.lost
+        first = lost / sent if sent else 0.0
+        loss = state.loss if state.count else max(first, 1 - self.energy)
+        return replace(state, sent=sent, lost=lost, loss=loss)
+
+    def is_due(self, state: Subspace) -> bool:
+        """At the end of a training phase."""
+        return state.phase == "train" and state.count == self.train_steps
+
+    def lesson(self, state: Subspace, layout: Layout) -> Tensor:
+        """The basis, flat; empty if none keeps enough of the energy."""
+        slicing, sampled = self._slicing(layout), torch.cat(state.samples)
+        per_step, stride = self._sampling(slicing)
+        of_slice = torch.arange(len(sampled)) % slicing.count
+        centred = sampled - self._mean(state)[of_slice]
+        fit = per_step * math.ceil(self._fit_steps / stride)
+        return principal_axes(centred[:fit], centred[fit:], self.energy).view(-1)
+
+    def adopt(self, state: Subspace, layout: Layout, lesson: Tensor) -> Subspace:
+        """Compress with the basis of the lesson."""
+        if lesson.numel() == 0:
+            return Subspace("compress")
+        basis = lesson.view(-1, self._slicing(layout).size)
+        return Subspace("compress", basis=basis, mean=self._mean(state))
+
+    def example(self, numel: int) -> AffineCodec:
+        """Slices of a vector by an eighth as many random axes."""
+        layout = Layout((numel,), (1,))
+        slicing = self._slicing(layout)
+        shape = slicing.size, -(-slicing.size // _EXAMPLE_RATIO)
+        axes = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        basis = torch.linalg.qr(axes).Q.T.contiguous()  # bits: any axes take as long
+        mean = torch.full((slicing.count, slicing.size), 0.0)
+        return self._projection(slicing, Subspace("compress", basis=basis, mean=mean))
+
+    def describe(self, state: Subspace) -> str:
+        """The phase, and how far it compresses."""
+        if state.basis is not None:
+            return f"compress, {state.basis.shape[0]} of {state.basis.shape[1]} values a slice"
+        return "raw, it does not compress" if state.phase == "compress" else state.phase
+
+    def _gather(self, state: Subspace, layout: Layout, mean: Tensor) -> Subspace:
+        """Add the slices to their sum, unless they are held out, and keep some as samples."""
+        slicing = self._slicing(layout)
+        slices, _ = slicing.cut(mean)
+        per_step, stride = self._sampling(slicing)
+        total, samples = state.total, state.samples
+        if state.count < self._fit_steps:
+            total = slices.clone() if total is None else total + slices
+        if state.count % stride == 0:
+            first = state.count // stride * per_step
+            samples = (*samples, slices[torch.arange(first, first + per_step) % slicing.count])
+        return replace(state, count=state.count + 1, total=total, samples=samples)
+
+    def _slicing(self, layout: Layout) -> Slicing:
+        return Slicing.of(layout, self.slice)
+
+    @property
+    def _fit_steps(self) -> int:
+        """The last quarter of a training phase is held out."""
+        return self.train_steps - self.train_steps // 4
+
+    @property
+    def _settle_steps(self) -> int:
+        """As few as keep the shares of a residual in the size of gradients."""
+        return self.train_steps // 4
+
+    def _sampling(self, slicing: Slicing) -> tuple[int, int]:
+        """How many slices of a step to keep, and of which steps: at most 1024, and 2^23 values.
+
+        But 64 at least, however long they are.
+        """
+        most = max(64, min(1024, 2**23 // slicing.size))
+        per_step = max(1, min(slicing.count, most // self.train_steps))
+        return per_step, math.ceil(self.train_steps / most)
+
+    def _mean(self, state: Subspace) -> Tensor:
+        assert state.total is not None
+        return state.total / self._fit_steps
+
+
+def _inner(inner: object) -> ReducibleCodec:
+    """The codec that `inner` is or spells."""
+    from gradwire.codecs import parse  # it knows this module
+
+    codec = parse(inner.replace(";", ",")) if isinstance(inner, str) else inner
+    if not isinstance(codec, ReducibleCodec) or isinstance(codec, LearningCodec):
+        raise ValueError(
+            f"`inner` must be a codec whose codes can be added, got {codec!r}; "
+            "`fp16`, `bf16` and `global-qsgd` are."
+        )
+    return codec

@@ -1,0 +1,116 @@
+"""The affine map of GradiVeQ's compress phase; see `gradiveq.py` for the paper.
+
+    project:  y_m = U^T (x_m - mu_m)   for each slice m of K values      (paper's sec. 3.2)
+    expand:   x_m = U y_m + mu_m
+
+`U` has d orthonormal rows here, so `basis` is U^T. The image is the vector y of all coefficients,
+the largest of every slice first, and the tail that fills no slice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.adaptive import AffineCodec
+from gradwire.codec import ReducibleCodec
+from gradwire.codecs.gradiveq.slicing import Slicing
+from gradwire.key import Key
+
+
+@dataclass(frozen=True, eq=False)
+class Projection(AffineCodec):
+    """Slices by their coefficients in `basis` (d, K), after their `mean` (slices, K) is taken off.
+
+    As a payload, to measure it by, the image is that of `inner`.
+    """
+
+    slicing: Slicing
+    basis: Tensor
+    mean: Tensor
+    inner: ReducibleCodec
+
+    unbiased = False
+    name = "projection"
+    grain = None
+
+    @property
+    def through(self) -> ReducibleCodec:
+        """The inner codec."""
+        return self.inner
+
+    @property
+    def image_numel(self) -> int:
+        """Coefficients and tail."""
+        count, size = self.slicing.count, self.slicing.size
+        return self.slicing.numel - count * (size - self.basis.shape[0])
+
+    def project(self, x: Tensor, image: Tensor) -> tuple[float, float]:
+        """The coefficients and the tail, and the energies of what is sent and lost of slices."""
+        slices, tail = self.slicing.cut(x)
+        coefficients, image_tail = self._parts_of(image)
+        image_tail.copy_(tail)
+        energies = torch.empty(len(slices), 2, dtype=torch.float64)
+        kernels.select(x.device).project(slices, self.mean, self.basis, coefficients, energies)
+        all_of_it, sent = (math.fsum(column) for column in energies.T.tolist())
+        return sent, max(all_of_it - sent, 0.0)
+
+    def expand(self, image: Tensor, out: Tensor) -> None:
+        """Write what `image` says to `out`."""
+        ordered = self.slicing.ordered(out)
+        slices, tail = self.slicing.split(ordered)
+        coefficients, image_tail = self._parts_of(image)
+        kernels.select(image.device).combine(self.basis, coefficients, self.mean, slices)
+        tail.copy_(image_tail)
+        self.slicing.restore(ordered, out)
+
+    def subtract(self, minus_image: Tensor, out: Tensor) -> None:
+        """Take off what an image, of which the negative is given, expands to."""
+        ordered = self.slicing.ordered(out)
+        slices, tail = self.slicing.split(ordered)
+        minus_coefficients, minus_tail = self._parts_of(minus_image)
+        slices.sub_(self.mean)
+        kernels.select(out.device).combine(self.basis, minus_coefficients, slices, slices)
+        tail.add_(minus_tail)
+        self.slicing.restore(ordered, out)
+
+    def _parts_of(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """The coefficients (d, slices) and the tail."""
+        rank, count = self.basis.shape[0], self.slicing.count
+        return image[: rank * count].view(rank, count), image[rank * count :]
+
+    def max_nbytes(self, numel: int) -> int:
+        """Those of the image; the vector is as long as the parameter."""
+        return self.inner.max_nbytes(self.image_numel)
+
+    def encode_into(
+        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
+    ) -> int:
+        """Project, and encode the image."""
+        image = torch.empty(self.image_numel)
+        self.project(x, image)
+        return self.inner.encode_into(image, out, key, world=world)
+
+    def decode_into(
+        self,
+        payload: Tensor,
+        out: Tensor,
+        key: Key,
+        offset: int = 0,
+        *,
+        weight: float = 1.0,
+        accumulate: bool = False,
+    ) -> None:
+        """Decode the image, and expand."""
+        values = torch.empty_like(out)
+        self.expand(self.inner.decode(payload, self.image_numel, key), values)
+        if weight != 1:
+            values.mul_(weight)
+        if accumulate:
+            out.add_(values)
+        else:
+            out.copy_(values)

@@ -1,0 +1,92 @@
+"""Means of floats in Numba, see `reference/floats.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import types
+from numba.extending import overload
+from torch import Tensor
+
+from gradwire.kernels.cpu.calls import array, key_words, spread
+from gradwire.kernels.cpu.intrinsics import jit, to_bfloat16, to_float16
+from gradwire.kernels.cpu.tiles import random_tile, widen
+from gradwire.kernels.formats.layout import TILE
+from gradwire.key import Key
+
+
+@jit
+def _mean_tile(rows, stride, count, start, stop, factor, sums, tile):  # type: ignore[no-untyped-def]
+    """The mean of values `start` to `stop` of all rows, in `tile`."""
+    sums[:] = 0.0
+    for row in range(count):
+        at = row * stride
+        widen(rows, at + start, at + stop, tile)
+        for i in range(TILE):
+            sums[i] += np.float64(tile[i])
+    for i in range(TILE):
+        tile[i] = np.float32(sums[i] * factor)
+
+
+@jit
+def _mean(rows, stride, count, out, factor):  # type: ignore[no-untyped-def]
+    sums, tile = np.empty(TILE, np.float64), np.empty(TILE, np.float32)
+    for at in range(0, len(out), TILE):
+        stop = min(at + TILE, len(out))
+        _mean_tile(rows, stride, count, at, stop, factor, sums, tile)
+        out[at:stop] = tile[: stop - at]
+
+
+@jit
+def _rounded_mean(rows, stride, count, out, factor, key, counter):  # type: ignore[no-untyped-def]
+    sums, tile = np.empty(TILE, np.float64), np.empty(TILE, np.float32)
+    words = np.empty(TILE // 2, np.uint32)
+    dither = words.view(np.uint16)
+    for at in range(0, len(out), TILE):
+        stop = min(at + TILE, len(out))
+        _mean_tile(rows, stride, count, at, stop, factor, sums, tile)
+        random_tile(words, -(-(stop - at) // 8) * 8, np.uint32(counter + at // 8), key)
+        narrow(tile, dither, out[at:stop])
+
+
+def narrow(tile: Any, dither: Any, out: Any) -> None:
+    """Round the values of a tile to 16 bits by their random bits."""
+
+
+@overload(narrow)
+def _narrow_for(tile, dither, out):  # type: ignore[no-untyped-def]
+    """By the type of `out`: uint16 holds bfloat16, int16 holds float16."""
+    if out.dtype == types.uint16:
+
+        def store(tile, dither, out):  # type: ignore[no-untyped-def]
+            for i in range(len(out)):
+                out[i] = to_bfloat16(tile[i], dither[i])
+
+    else:
+
+        def store(tile, dither, out):  # type: ignore[no-untyped-def]
+            for i in range(len(out)):
+                out[i] = to_float16(tile[i], dither[i])
+
+    return store
+
+
+def mean_floats(rows: Tensor, out: Tensor, *, key: Key, offset: int = 0) -> None:
+    """See `reference.floats.mean_floats`."""
+    if out.numel() == 0:
+        return
+    count, stride = rows.shape[0], rows.stride(0)
+    flat = array(rows.as_strided(((count - 1) * stride + out.numel(),), (1,)))
+    values, words, factor = array(out), key_words(key), 1 / count
+
+    def run(start: int, stop: int) -> None:
+        part = values[start:stop]
+        if out.dtype == torch.float32:
+            _mean(flat[start:], stride, count, part, factor)
+        else:
+            counter = (offset + start) // 8
+            _rounded_mean(flat[start:], stride, count, part, factor, words, counter)
+
+    spread(out.numel(), TILE, run)

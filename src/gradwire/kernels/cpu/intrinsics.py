@@ -1,0 +1,203 @@
+"""Operations with exact machine types, for the Numba kernels.
+
+Numba widens the product of two uint32 to 64 bits and small integers to int64, which ruins
+vectorization. Each function here is one LLVM expression on the types it names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+from llvmlite import binding as llvm
+from llvmlite import ir
+from numba import njit, types
+from numba.core import config as numba_config
+from numba.extending import intrinsic
+
+config: Any = numba_config
+
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_F32 = ir.FloatType()
+
+
+def _intrinsic(result: Any, arguments: tuple[Any, ...], build: Callable[..., Any]) -> Any:
+    """A function of one LLVM expression, `build(builder, *values)`, with exact types."""
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return build(builder, *values)
+
+    def typed() -> Any:
+        return result(*arguments), codegen
+
+    typers: dict[int, Callable[..., Any]] = {  # Numba wants the arguments by name
+        1: lambda typingctx, a: typed(),
+        2: lambda typingctx, a, b: typed(),
+        3: lambda typingctx, a, b, c: typed(),
+        4: lambda typingctx, a, b, c, d: typed(),
+        5: lambda typingctx, a, b, c, d, e: typed(),
+    }
+    return intrinsic(typers[len(arguments)])
+
+
+def _build_mulhi(builder: Any, a: Any, b: Any) -> Any:
+    product = builder.mul(builder.zext(a, _I64), builder.zext(b, _I64))
+    return builder.trunc(builder.lshr(product, _I64(32)), _I32)
+
+
+def _build_nearest(builder: Any, a: Any) -> Any:
+    kind = ir.FunctionType(_I32, [_F32])
+    lrint = builder.module.declare_intrinsic("llvm.lrint", [_I32, _F32], kind)
+    return builder.call(lrint, [a])
+
+
+def _build_floor(builder: Any, scaled: Any, bias: Any, dither: Any) -> Any:
+    total = builder.add(builder.add(scaled, bias), builder.zext(dither, _I32))
+    return builder.trunc(builder.lshr(total, _I32(16)), _I8)
+
+
+def _build_wrapped_floor(builder: Any, scaled: Any, zero: Any, dither: Any) -> Any:
+    total = builder.add(scaled, builder.zext(dither, _I32))
+    return builder.add(builder.trunc(builder.ashr(total, _I32(16)), _I8), zero)
+
+
+def _build_exact_level(builder: Any, code: Any, zero: Any, dither: Any) -> Any:
+    level = builder.shl(builder.sext(builder.sub(code, zero), _I32), _I32(17))
+    twice = builder.shl(builder.zext(dither, _I32), _I32(1))
+    return builder.sitofp(builder.sub(builder.add(level, _I32(65535)), twice), _F32)
+
+
+def _build_whole(builder: Any, a: Any) -> Any:
+    kind = ir.FunctionType(_F32, [_F32])
+    return builder.call(builder.module.declare_intrinsic("llvm.rint", [_F32], kind), [a])
+
+
+def _build_clip(builder: Any, a: Any, top: Any) -> Any:
+    bottom = builder.fneg(top)
+    a = builder.select(builder.fcmp_ordered("<", a, top), a, top)
+    return builder.select(builder.fcmp_ordered(">", a, bottom), a, bottom)
+
+
+def _build_level(builder: Any, code: Any, levels: Any) -> Any:
+    return builder.sitofp(builder.sub(builder.zext(code, _I32), levels), _F32)
+
+
+def _build_wide_level(builder: Any, low: Any, high: Any, zero: Any) -> Any:
+    code = builder.or_(builder.zext(low, _I32), builder.shl(builder.zext(high, _I32), _I32(8)))
+    return builder.sitofp(builder.sub(code, zero), _F32)
+
+
+def _build_field(builder: Any, words: Any, code: Any, place: Any) -> Any:
+    return builder.or_(words, builder.shl(builder.zext(code, _I32), place))
+
+
+def _build_centred(builder: Any, product: Any, centre: Any) -> Any:
+    return builder.sitofp(builder.sub(centre, builder.lshr(product, _I32(15))), _F32)
+
+
+def _build_lowest_bit(builder: Any, word: Any) -> Any:
+    return builder.cttz(word, ir.IntType(1)(1))
+
+
+def _build_to_bfloat16(builder: Any, value: Any, dither: Any) -> Any:
+    total = builder.add(builder.bitcast(value, _I32), builder.zext(dither, _I32))
+    half = builder.trunc(builder.lshr(total, _I32(16)), _I16)
+    return builder.select(builder.fcmp_unordered("uno", value, value), _I16(0x7FC0), half)
+
+
+def _build_to_float16(builder: Any, value: Any, dither: Any) -> Any:
+    bits, noise = builder.bitcast(value, _I32), builder.zext(dither, _I32)
+    magnitude = builder.and_(bits, _I32(0x7FFFFFFF))
+    normal = builder.lshr(builder.add(magnitude, builder.lshr(noise, _I32(3))), _I32(13))
+    normal = builder.sub(normal, _I32(112 << 10))
+    is_huge = builder.icmp_signed(">", normal, _I32(0x7C00))
+    normal = builder.select(is_huge, _I32(0x7C00), normal)
+    is_small = builder.icmp_unsigned("<", magnitude, _I32(0x38800000))
+    small = builder.bitcast(builder.select(is_small, magnitude, _I32(0)), _F32)
+    steps = _build_nearest(builder, builder.fmul(small, _F32(2.0**40)))
+    small = builder.lshr(builder.add(steps, noise), _I32(16))
+    sign = builder.and_(builder.lshr(bits, _I32(16)), _I32(0x8000))
+    half = builder.trunc(builder.or_(sign, builder.select(is_small, small, normal)), _I16)
+    return builder.select(builder.fcmp_unordered("uno", value, value), _I16(0x7E00), half)
+
+
+_u8, _u16, _u32, _i32, _f32 = types.uint8, types.uint16, types.uint32, types.int32, types.float32
+fma = _intrinsic(types.float32, (types.float32,) * 3, lambda b, x, y, z: b.fma(x, y, z))
+add32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.add(x, y))
+mul32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.mul(x, y))
+xor32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.xor(x, y))
+mulhi32 = _intrinsic(_u32, (_u32, _u32), _build_mulhi)
+magnitude_bits = _intrinsic(_i32, (_i32,), lambda b, x: b.and_(x, _I32(0x7FFFFFFF)))
+as_float = _intrinsic(_f32, (_i32,), lambda b, x: b.bitcast(x, _F32))
+as_bits = _intrinsic(_i32, (_f32,), lambda b, x: b.bitcast(x, _I32))
+nearest = _intrinsic(_i32, (_f32,), _build_nearest)
+whole = _intrinsic(_f32, (_f32,), _build_whole)
+clip = _intrinsic(_f32, (_f32, _f32), _build_clip)
+floor16 = _intrinsic(_u8, (_i32, _i32, _u16), _build_floor)
+wrapped_floor = _intrinsic(_u8, (_i32, _u8, _u16), _build_wrapped_floor)
+exact_level = _intrinsic(_f32, (_u8, _u8, _u16), _build_exact_level)
+level = _intrinsic(_f32, (_u8, _i32), _build_level)
+wide_level = _intrinsic(_f32, (_u8, _u8, _i32), _build_wide_level)
+or8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.or_(x, y))
+and8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.and_(x, y))
+shl8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.shl(x, y))
+shr8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.lshr(x, y))
+bf16_bits = _intrinsic(_i32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
+lowest_bit = _intrinsic(types.uint64, (types.uint64,), _build_lowest_bit)  # of a nonzero word
+fp16_bits = _intrinsic(_i32, (types.int16,), lambda b, x: b.zext(x, _I32))
+put_field = _intrinsic(_u32, (_u32, _u8, _u32), _build_field)
+shr32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.lshr(x, y))
+and32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.and_(x, y))
+signed_difference = _intrinsic(_f32, (_u32, _u32), lambda b, x, y: b.sitofp(b.sub(x, y), _F32))
+add16 = _intrinsic(_u16, (_u16, _u16), lambda b, x, y: b.add(x, y))
+add_code = _intrinsic(_u16, (_u16, _u8), lambda b, x, y: b.add(x, b.zext(y, _I16)))
+low8 = _intrinsic(_u8, (_u16,), lambda b, x: b.trunc(x, _I8))
+high8 = _intrinsic(_u8, (_u16,), lambda b, x: b.trunc(b.lshr(x, _I16(8)), _I8))
+high_half = _intrinsic(_u32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
+centred = _intrinsic(_f32, (_u32, _i32), _build_centred)
+to_bfloat16 = _intrinsic(_u16, (_f32, _u16), _build_to_bfloat16)
+to_float16 = _intrinsic(types.int16, (_f32, _u16), _build_to_float16)
+
+inline = njit(nogil=True, inline="always")
+
+
+def _cache_dir(folder: Path = Path(__file__).parents[1]) -> str:
+    """Where compiled kernels are kept: a place for each state of what they are compiled from.
+
+    That is every source in `folder` whose functions or constants are compiled in, the compiler, and
+    the processor that it compiles for. Numba looks at the file of a function alone, and would go on
+    using one whose callee, or a constant, in another file has changed.
+    """
+    sources = [p for p in sorted(folder.rglob("*.py")) if p.parent != folder / "reference"]
+    digest = hashlib.sha256(repr(_compiler()).encode())
+    for path in sources:
+        digest.update(path.read_bytes())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return str(Path(config.CACHE_DIR or home / "gradwire") / digest.hexdigest()[:16])
+
+
+def _compiler() -> tuple[str, ...]:
+    """The compiler, and the processor as it is told to take it or finds it."""
+    name, features = config.CPU_NAME, config.CPU_FEATURES
+    if name is None:
+        name = llvm.get_host_cpu_name()
+    if features is None:
+        features = llvm.get_host_cpu_features().flatten()
+    return numba.__version__, llvmlite.__version__, name, features
+
+
+_CACHE_DIR = _cache_dir()
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile `function` when it is first called, without the GIL, and keep it for later runs."""
+    others, config.CACHE_DIR = config.CACHE_DIR, _CACHE_DIR
+    try:
+        return njit(nogil=True, cache=True)(function)
+    finally:
+        config.CACHE_DIR = others

@@ -1,0 +1,1 @@
+"""How bits lie in memory, for all backends."""

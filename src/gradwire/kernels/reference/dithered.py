@@ -1,0 +1,101 @@
+"""Subtractive dither in plain torch: the definition of the kernels of DQSG.
+
+A value y in steps becomes q = floor(y + U), with U = r / 2^16 from the value's 16 random bits, and
+comes back as q - U + 1/2 - 2^-17. The error is then uniform on the 2^16 points -1/2 + 2^-17 to
+1/2 - 2^-17, whatever y is: its mean is exactly zero. Codes are q + zero, modulo 256.
+
+Codes of 8 bits lie one after the other, or in two *planes* of 4 bits, all low halves and then all
+high ones. With zero = 8 the high half of the codes of -8 to 7 is 0, and their low halves travel in
+pairs, which zstd codes better than single values.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels.formats.layout import MAX_SCALE, packed_nbytes
+from gradwire.kernels.reference import tiles
+from gradwire.kernels.reference.pack import pack, unpack
+from gradwire.key import Key
+
+
+def quantize_dithered(
+    x: Tensor,
+    units: Tensor,
+    codes: Tensor,
+    *,
+    zero: int,
+    planes: bool,
+    block: int | None,
+    key: Key,
+    offset: int = 0,
+) -> None:
+    """Round x / unit to one of -127 to 127 at random, up or down, and pack it in 8 bits.
+
+    Values beyond `MAX_SCALE` count as that.
+    Like `reference.quantize`, but for given steps instead of scales, so that the codes do not
+    depend on how many levels there are. A unit that is zero or NaN makes codes of `zero`.
+    """
+    half = packed_nbytes(x.numel(), 4)
+    for start, stop, rows, size in tiles.tiles(x.numel()):
+        values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
+        unit = tiles.scale_of_values(units, start, rows, size, block)
+        dither = tiles.half_words((offset + start) // 8, rows, size, key)
+        level = dithered_level(values, unit, dither)
+        code = (level + zero) & 0xFF
+        parts = ((0, code & 0xF, 4), (half, code >> 4, 4)) if planes else ((0, code, 8),)
+        for base, part, width in parts:
+            packed = pack(part, width)
+            at = base + packed_nbytes(start, width)
+            codes[at : at + packed.numel()] = packed
+
+
+def dithered_level(values: Tensor, unit: Tensor, dither: Tensor) -> Tensor:
+    """Values in units to 16 fraction bits, plus 16 random ones, floored; 0 unless unit > 0."""
+    factor = torch.full_like(unit, 65536.0) / unit
+    top = (factor * MAX_SCALE).clamp_max(127 << 16)
+    scaled = torch.minimum(torch.maximum(values * factor, -top), top)
+    whole = torch.where(unit > 0, scaled, 0.0).round().to(torch.int64)
+    return torch.where(unit > 0, (whole + dither) >> 16, 0)
+
+
+def dequantize_dithered(
+    units: Tensor,
+    codes: Tensor,
+    out: Tensor,
+    *,
+    zero: int,
+    width: int,
+    planes: bool,
+    block: int | None,
+    key: Key,
+    offset: int = 0,
+    weight: float = 1.0,
+    accumulate: bool = False,
+) -> None:
+    """Write, or add, weight * unit * (q - U + 1/2 - 2^-17) to `out` (float32).
+
+    In units of 2^-17 the bracket is an integer below 2^24, so float32 holds it exactly. `planes`
+    goes with `width` 8.
+    """
+    ratio = torch.tensor(weight * 2.0**-17, dtype=torch.float32)
+    for start, stop, rows, size in tiles.tiles(out.numel()):
+        if planes:
+            high = codes[packed_nbytes(out.numel(), 4) :]
+            code = (
+                _unpacked(codes, start, rows, size, 4) | _unpacked(high, start, rows, size, 4) << 4
+            )
+        else:
+            code = _unpacked(codes, start, rows, size, width)
+        level = ((code - zero + 128) & 0xFF) - 128
+        dither = tiles.half_words((offset + start) // 8, rows, size, key)
+        exact = ((level << 17) - 2 * dither + 65535).float()
+        values = exact * (tiles.scale_of_values(units, start, rows, size, block) * ratio)
+        values = values.view(-1)[: stop - start]
+        out[start:stop] = out[start:stop] + values if accumulate else values
+
+
+def _unpacked(codes: Tensor, start: int, rows: int, size: int, width: int) -> Tensor:
+    packed = codes[packed_nbytes(start, width) :][: packed_nbytes(rows * size, width)]
+    return unpack(packed.view(rows, -1), width)

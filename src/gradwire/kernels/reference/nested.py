@@ -1,0 +1,78 @@
+"""Nested dithered quantization in plain torch: the definition of the kernels of NDQSG.
+
+A value in fine steps becomes q = floor(y + U) as in `reference/dithered.py`, but only its place in
+a coarse cell of `ratio` fine steps is kept: the code is (q + (ratio - 1) / 2) modulo `ratio`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels.formats.layout import packed_nbytes
+from gradwire.kernels.reference import tiles
+from gradwire.kernels.reference.dithered import dithered_level
+from gradwire.kernels.reference.pack import pack, unpack
+from gradwire.key import Key
+
+
+def quantize_nested(
+    x: Tensor,
+    units: Tensor,
+    codes: Tensor,
+    *,
+    ratio: int,
+    width: int,
+    block: int | None,
+    key: Key,
+    offset: int = 0,
+) -> None:
+    """Write the place of x / unit, rounded at random, in its coarse cell.
+
+    At most 127 units from zero are told apart, and values beyond `MAX_SCALE` count as that. A unit
+    that is zero or NaN makes codes of q = 0.
+    """
+    for start, stop, rows, size in tiles.tiles(x.numel()):
+        values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
+        unit = tiles.scale_of_values(units, start, rows, size, block)
+        dither = tiles.half_words((offset + start) // 8, rows, size, key)
+        level = dithered_level(values, unit, dither)
+        packed = pack((level + ratio // 2) % ratio, width)
+        at = packed_nbytes(start, width)
+        codes[at : at + packed.numel()] = packed
+
+
+def add_nested(
+    units: Tensor,
+    codes: Tensor,
+    total: Tensor,
+    *,
+    count: int,
+    ratio: int,
+    alpha: float,
+    width: int,
+    block: int | None,
+    key: Key,
+    offset: int = 0,
+    weight: float = 1.0,
+) -> None:
+    """Decode by the mean y of `count` vectors, and add `weight` times the result to `total`.
+
+    `total` is the sum of those vectors, of each of them `weight`. With s the place in the cell,
+    r = s - U + 1/2 - 2^-17 - alpha y / unit, and the result is
+    y + alpha unit (r - ratio round(r / ratio)); it is 0 where the unit is.
+    """
+    numbers = (1 / (count * weight), alpha, weight, 1 / ratio)
+    part, a, share, inverse = (torch.tensor(value, dtype=torch.float32) for value in numbers)
+    for start, stop, rows, size in tiles.tiles(total.numel()):
+        packed = codes[packed_nbytes(start, width) :][: packed_nbytes(rows * size, width)]
+        place = unpack(packed.view(rows, -1), width) - ratio // 2
+        dither = tiles.half_words((offset + start) // 8, rows, size, key)
+        exact = ((place << 17) - 2 * dither + 65535).float() * 2.0**-17
+        unit = tiles.scale_of_values(units, start, rows, size, block)
+        so_far = tiles.padded(total[start:stop], rows * size).view(rows, size)
+        y = so_far * part
+        r = exact - y * (a / unit)
+        value = y + (r - (r * inverse).round() * ratio) * (unit * a)
+        value = torch.where(unit == 0, 0.0, value)
+        total[start:stop] = (so_far + value * share).view(-1)[: stop - start]
