@@ -161,9 +161,9 @@ def test_compiled_kernels_are_kept_by_what_they_are_compiled_from(tmp_path):
     layout, reference = (
         shutil.copytree(KERNELS, tmp_path / name) for name in ("layout", "reference")
     )
-    source = (layout / "layout.py").read_text()
-    (layout / "layout.py").write_text(source.replace("TILE = 512", "TILE = 256"))
-    (reference / "reference/tiles.py").write_text("")
+    file = layout / "formats" / "layout.py"
+    file.write_text(file.read_text().replace("TILE = 512", "TILE = 256"))
+    (reference / "reference" / "tiles.py").write_text("")
     own, other, same = cache_dirs(KERNELS, layout, reference)
     assert own == same
     (generic,), (small,) = (

@@ -1,7 +1,7 @@
 """The chance that a value is wrong, where the distance of two workers is seen modulo a cell.
 
-With one plain worker and one nested, w = alpha z + e of the codec's eq. (3) is seen modulo `ratio` steps of the
-nested worker, so that wrong values look like right ones. In units of those steps
+With one plain worker and one nested, w = alpha z + e of the codec's eq. (3) is seen modulo `ratio`
+steps of the nested worker, so that wrong values look like right ones. In units of those steps
 
     w = n + e + f,    e uniform of width 1,   f uniform of width alpha D / D1                (1)
 

@@ -1,7 +1,7 @@
 """How many values nested payloads get wrong, from what the workers have sent.
 
-A nested value is decoded right if |w| < D2 / 2, with w = alpha z + e of the codec's eq. (3). How much is
-seen of w depends on the payloads:
+A nested value is decoded right if |w| < D2 / 2, with w = alpha z + e of the codec's eq. (3). How
+much is seen of w depends on the payloads:
 
 - All of them are plain, as in the first step. Then the decoded values of a worker that may be
   nested have the error e already, and wrong ones are counted: `_rehearse`.
