@@ -222,6 +222,6 @@ def test_numbers_agree_with_their_nouns():
     """One worker is not `1 workers`, wherever a number stands before a noun."""
     plural = re.compile(r"\{[^}]*\} (worker|step|thread|value|example|parameter|time)(s|\(s\))")
     folder = Path(gradwire.__file__).parent
-    files = [*folder.glob("*_command.py"), *(folder / "lab").glob("*.py"), folder / "output.py"]
+    files = [file for room in ("cli", "lab", "terminal") for file in (folder / room).glob("*.py")]
     found = {file.name: hits for file in files if (hits := plural.findall(file.read_text()))}
     assert found == {}

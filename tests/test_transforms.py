@@ -11,7 +11,7 @@ import torch
 
 from gradwire.codecs.fft import transforms
 from gradwire.kernels import cpu, reference, twiddles
-from gradwire.kernels.reference import transform as reference_transform
+from gradwire.kernels.reference import transforms as reference_transform
 
 DOMAINS = ("fft", "dct")
 SIZES = [2**i for i in range(17)]

@@ -23,7 +23,7 @@ Indices = NDArray[np.int64]
 
 
 class Tables(NamedTuple):
-    """What a transform of `size` = 2 `half` values needs; `reference/transform.py` says for what.
+    """What a transform of `size` = 2 `half` values needs; `reference/transforms.py` says for what.
 
     `levels` has a row (cos, sin of one, two and three times the angle) for each place of each
     butterfly of four, after the plain ones; `split` is cos and sin of 2 pi k / size for k from 0

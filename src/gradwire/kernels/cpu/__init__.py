@@ -54,7 +54,7 @@ from gradwire.kernels.cpu.tiles import (
     store_codes,
     unpack_tile,
 )
-from gradwire.kernels.cpu.transform import transform, transform_back
+from gradwire.kernels.cpu.transforms import transform, transform_back
 from gradwire.kernels.formats.layout import TILE, packed_nbytes
 from gradwire.key import Key
 

@@ -34,7 +34,7 @@ from gradwire.kernels.reference.sparse import (
 from gradwire.kernels.reference.subspace import combine, project
 from gradwire.kernels.reference.sums import add_packed, dequantize_sum
 from gradwire.kernels.reference.tiles import block_scales, philox
-from gradwire.kernels.reference.transform import transform, transform_back
+from gradwire.kernels.reference.transforms import transform, transform_back
 from gradwire.key import Key
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Orthonormal transforms of blocks in Numba, see `reference/transform.py`.
+"""Orthonormal transforms of blocks in Numba, see `reference/transforms.py`.
 
 Eight blocks at a time are turned into rows, see `cpu/lanes.py`, and back at the end: the values of
 a transform are in L1 from its first butterfly to its last. A few blocks that are left over, and
@@ -188,7 +188,7 @@ def _copy(values, edge, size, into):  # type: ignore[no-untyped-def]
 
 
 def transform(x: Tensor, out: Tensor, *, domain: str, block: int) -> None:
-    """See `reference.transform.transform`."""
+    """See `reference.transforms.transform`."""
     _run(x, out, domain, block, False, 1.0, False)
 
 
@@ -201,7 +201,7 @@ def transform_back(
     weight: float = 1.0,
     accumulate: bool = False,
 ) -> None:
-    """See `reference.transform.transform_back`."""
+    """See `reference.transforms.transform_back`."""
     _run(coefficients, out, domain, block, True, weight, accumulate)
 
 
