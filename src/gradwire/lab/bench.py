@@ -31,6 +31,7 @@ from gradwire.codec import Codec
 from gradwire.codecs import parse
 from gradwire.kernels import cpu
 from gradwire.key import Key
+from gradwire.terminal.output import counted
 
 EAGER_LEVELS, EAGER_BLOCK = 7, 512
 """The eager baseline is the twin of ``qsgd:bits=4``."""
@@ -190,7 +191,9 @@ def _gaussian(numel: int, seed: int) -> Tensor:
     try:
         return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
     except RuntimeError:  # torch's word for it
-        raise ValueError(f"there is no memory for {numel:,} values; lower `numel`.") from None
+        raise ValueError(
+            f"there is no memory for {counted(numel, 'value')}; lower `numel`."
+        ) from None
 
 
 def _seconds(work: Callable[[], object]) -> float:

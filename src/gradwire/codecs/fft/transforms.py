@@ -4,8 +4,8 @@
     fft    the real and imaginary parts of the spectrum of each block
     dct    the cosine transform of each block
 
-See `kernels/reference/transforms.py`. Each is a rotation (Parseval): what is dropped of c is lost of
-x, to the last joule. The same values have the same coefficients on every processor.
+See `kernels/reference/transforms.py`. Each is a rotation (Parseval): what is dropped of c is lost
+of x, to the last joule. The same values have the same coefficients on every processor.
 """
 
 from __future__ import annotations
