@@ -172,7 +172,7 @@ class DQSG(Codec):
         return self._wire.encode(x.numel(), out, quantize)
 
     def _encode_steps(self, x: Tensor, out: Tensor, key: Key, offset: int) -> int:
-        """A head of 4 bytes, 1 if codes are in planes, then steps and codes as in `wires`."""
+        """A head of 4 bytes, 1 if codes are in planes, then steps and codes as in `coding.py`."""
         if self.bits_per_value is not None:
             steps = rate.find_steps(x, self.block, self.bits_per_value, key, offset)
         else:
