@@ -145,13 +145,14 @@ def test_what_is_exact_is_not_found():
 
 def cache_dirs(*folders, **environment):
     """Where a fresh process keeps the kernels that it compiles from each of `folders`."""
+    bare = {name: os.environ[name] for name in os.environ if not name.startswith("NUMBA_CPU_")}
     code = (
         "import sys, pathlib; from gradwire.kernels.cpu import intrinsics as c; "
         "print(*(c._cache_dir(pathlib.Path(folder)) for folder in sys.argv[1:]), sep='\\n')"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, folders)], capture_output=True, text=True,
-        check=True, env=os.environ | environment,
+        check=True, env=bare | environment,
     )  # fmt: skip
     return done.stdout.split()
 

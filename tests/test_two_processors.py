@@ -36,6 +36,8 @@ GENERIC = {
     "ATEN_CPU_CAPABILITY": "default",
     "NUMBA_CACHE_DIR": str(HOME / "gradwire" / "generic"),
 }
+NATIVE = {name: value for name, value in os.environ.items() if name not in GENERIC}
+"""Code for this machine, even if these tests themselves run on the generic processor."""
 STEPS, LEARNING_STEPS = 5, 15
 PHASES = "slice=64,energy=0.2,warmup_steps=2,train_steps=8,compress_steps=3"
 PASS = "golden or reference and not dtype1 and not dtype2 and not 200"
@@ -49,10 +51,10 @@ class TwoProcessors(World):
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         store = Path(tempfile.mkdtemp()) / "store"
-        for rank, environment in enumerate((GENERIC, {})):
+        for rank, environment in enumerate((NATIVE | GENERIC, NATIVE)):
             ours, theirs = context.Pipe()
             process = context.Process(target=serve, args=(rank, 2, store, theirs))
-            with mock.patch.dict(os.environ, environment):
+            with mock.patch.dict(os.environ, environment, clear=True):
                 process.start()
             self._workers.append((process, ours))
 
