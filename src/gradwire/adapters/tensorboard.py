@@ -92,11 +92,11 @@ class Log:
         if not self._watches:
             return {}
         errors = {name: watch.error() for name, watch in self._watches.items()}
-        lost, energy = (sum(column) for column in zip(*errors.values(), strict=True))
-        found = {"nmse": lost / energy if energy else 0.0}
+        lost, whole = (sum(column) for column in zip(*errors.values(), strict=True))
+        found = {"nmse": lost / whole if whole else 0.0}
         if self._layers:
-            for name, (lost, energy) in errors.items():
-                found[f"nmse/{name}"] = lost / energy if energy else 0.0
+            for name, (lost, whole) in errors.items():
+                found[f"nmse/{name}"] = lost / whole if whole else 0.0
         return found
 
 
@@ -104,20 +104,21 @@ class Watch:
     """Is told by the lanes what is lost of the slices of a part. What travels raw loses nothing."""
 
     def __init__(self, part: Part) -> None:
-        self._raw = _energy(part.values)
+        self._raw = energy(part.values)
         self._slices: dict[int, tuple[float, float]] = {}
 
     def __call__(self, start: int, source: Tensor, lost: Tensor) -> None:
         """Take note of a slice."""
-        self._slices[start] = _energy(lost), _energy(source)
+        self._slices[start] = energy(lost), energy(source)
 
     def error(self) -> tuple[float, float]:
         """The squared norms of what was lost of the gradient, and of the gradient."""
         if not self._slices:
             return 0.0, self._raw
-        lost, energy = zip(*(self._slices[start] for start in sorted(self._slices)), strict=True)
-        return sum(lost), sum(energy)
+        lost, whole = zip(*(self._slices[start] for start in sorted(self._slices)), strict=True)
+        return sum(lost), sum(whole)
 
 
-def _energy(values: Tensor) -> float:
+def energy(values: Tensor) -> float:
+    """The squared norm, to be shown and not to be sent."""
     return float(values.double().square().sum())

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradwire import collectives
 from gradwire.adapters.fsdp.units import Unit
+from gradwire.adapters.tensorboard import energy
 from gradwire.codec import FLOAT_DTYPES, Codec
 from gradwire.codecs.cast import Identity
 from gradwire.collectives.parts import Part
@@ -88,11 +89,6 @@ def is_coded(codec: Codec, buffer: Tensor, min_numel: int) -> bool:
     if isinstance(codec, Identity):
         return False
     return buffer.numel() >= max(min_numel, 1) and buffer.dtype in FLOAT_DTYPES
-
-
-def energy(values: Tensor) -> float:
-    """The squared norm, to be shown and not to be sent."""
-    return float(values.double().square().sum())
 
 
 def _reduce_raw(link: Link, buffer: Tensor, out: Tensor, factor: float | None) -> None:
