@@ -10,7 +10,7 @@ import gradwire
 
 ROOT = Path(gradwire.__file__).parent
 ROOMS = [
-    {"key"},
+    {"key", "scratch"},
     {"kernels"},
     {"codec"},
     {"adaptive"},
@@ -23,7 +23,7 @@ ROOMS = [
     {"lab"},
     {"cli"},
 ]
-"""Each imports from those above it. `__init__`, `__main__` and `api` may import everything."""
+"""Each imports from those above it. `__init__` and `__main__` may import everything."""
 
 
 def walk(tree):
@@ -64,7 +64,7 @@ def own_imports(path):
 
 def test_imports_point_one_way():
     for path in ROOT.rglob("*.py"):
-        if path.parent == ROOT and path.stem in ("__init__", "__main__", "api"):
+        if path.parent == ROOT and path.stem in ("__init__", "__main__"):
             continue
         own = room_of(module_of(path))
         for module in own_imports(path):
@@ -76,6 +76,15 @@ def test_there_is_no_cycle_within_a_room():
     packages = {module_of(path) for path in ROOT.rglob("__init__.py")}
     graph = {name: targets & set(graph) - packages for name, targets in graph.items()}
     list(graphlib.TopologicalSorter(graph).static_order())  # or it names the cycle
+
+
+def test_type_checkers_see_the_public_names():
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: f"gradwire.{gradwire._HOMES[alias.name]}" == line.module
+            for line in block.body for alias in line.names}  # fmt: skip
+    assert seen == dict.fromkeys(gradwire.__all__, True)
+    assert all(getattr(gradwire, name).__name__ == name for name in gradwire.__all__)
 
 
 def test_rooms_are_few():

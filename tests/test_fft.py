@@ -12,8 +12,8 @@ import scipy.stats
 import torch
 
 import gradwire as gw
-from gradwire import collectives
-from gradwire.codecs import fft, scratch
+from gradwire import collectives, scratch
+from gradwire.codecs import fft
 from gradwire.codecs.fft import transforms
 from gradwire.codecs.fft.drop import drop_at, least_drop
 from gradwire.codecs.fft.sparse import bitmap_nbytes
@@ -437,7 +437,7 @@ def held_after(codec, vectors):
         mean = torch.empty(numel)
         codec.aggregate_into(payloads, mean, keys)
         codec.decode_into(payloads[0], mean, KEY, weight=-1.0, accumulate=True)
-        held.append(scratch.held_nbytes())
+        held.append(scratch.of_thread().nbytes)
 
     thread = threading.Thread(target=work)
     thread.start()

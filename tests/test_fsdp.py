@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 
 import gradwire as gw
-from gradwire.codecs import scratch
+from gradwire import scratch
 from world import data
 
 LAYERS, WIDTH = 3, 127  # odd, so that shards are padded
@@ -369,9 +369,9 @@ def close(rank):
     module = shard()
     handle = gw.attach(module, gw.FFTSparse(), weights=gw.QSGD(bits=8))
     backward(module, rank, 0)
-    before, of_codecs = handle.stats(), scratch.held_nbytes()
+    before, of_codecs = handle.stats(), scratch.of_thread().nbytes
     handle.close()
-    return before, of_codecs, handle.stats(), scratch.held_nbytes()
+    return before, of_codecs, handle.stats(), scratch.of_thread().nbytes
 
 
 def test_a_closed_handle_holds_no_buffers_and_keeps_its_statistics(worlds):

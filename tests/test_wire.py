@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import gradwire as gw
 from golden import regenerate
-from gradwire.codecs import scratch
+from gradwire import scratch
 from laws import LEARNING
 from laws import MESSAGES as EXAMPLES
 
@@ -397,21 +397,21 @@ def zeros_in_zstd(numel=2**26):
 )
 def test_messages_leave_no_scratch_memory_behind(message):
     """A few bytes may announce 2^26 values: what that takes is given back."""
-    held = scratch.held_nbytes()
+    held = scratch.of_thread().nbytes
     assert len(message) < 2000
     assert gw.decode(message).shape == (2**26,)
-    assert scratch.held_nbytes() == held
+    assert scratch.of_thread().nbytes == held
     gw.encode(gw.parse("fft"), values(100_000))
-    assert scratch.held_nbytes() == held
+    assert scratch.of_thread().nbytes == held
 
 
 def test_scratch_memory_is_kept_where_it_is_asked_for_again():
     """The measure is not blind: codecs called on their own keep theirs."""
-    held = scratch.held_nbytes()
+    held = scratch.of_thread().nbytes
     x = values(1_000_003)
     for _ in range(2):
         gw.parse("fft").encode(x, KEY)
-        grown, held = scratch.held_nbytes() - held, scratch.held_nbytes()
+        grown, held = scratch.of_thread().nbytes - held, scratch.of_thread().nbytes
     assert grown == 0
     assert held >= 4 * x.numel()
 

@@ -1,7 +1,7 @@
 """gradwire: fewer, honest bits on the wire for data-parallel PyTorch.
 
-`api.py` lists what there is. It is imported when it is first used: torch takes seconds, for which
-`gradwire --version` need not wait.
+The public names are listed here and imported when they are first used: torch takes seconds, for
+which `gradwire --version` need not wait.
 """
 
 from typing import TYPE_CHECKING
@@ -9,21 +9,70 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from gradwire.api import *  # noqa: F403
-else:
+    from gradwire.adapters.attach import attach as attach
+    from gradwire.adapters.functional import all_reduce as all_reduce
+    from gradwire.adapters.handle import Handle as Handle
+    from gradwire.codec import Codec as Codec
+    from gradwire.codec import ReducibleCodec as ReducibleCodec
+    from gradwire.codec import SummableCodec as SummableCodec
+    from gradwire.codecs import parse as parse
+    from gradwire.codecs.cast import Cast as Cast
+    from gradwire.codecs.cast import Identity as Identity
+    from gradwire.codecs.dqsg import DQSG as DQSG
+    from gradwire.codecs.fft import FFTSparse as FFTSparse
+    from gradwire.codecs.fft.drop import drop_with_rate as drop_with_rate
+    from gradwire.codecs.global_qsgd import GlobalQSGD as GlobalQSGD
+    from gradwire.codecs.gradiveq import GradiVeQ as GradiVeQ
+    from gradwire.codecs.ndqsg import NDQSG as NDQSG
+    from gradwire.codecs.qsgd import QSGD as QSGD
+    from gradwire.collectives import simulate as simulate
+    from gradwire.key import Key as Key
+    from gradwire.reduction.policy import Policy as Policy
+    from gradwire.reduction.stats import Stats as Stats
+    from gradwire.wire import WireError as WireError
+    from gradwire.wire import decode as decode
+    from gradwire.wire import encode as encode
+
+_HOMES = {
+    "attach": "adapters.attach",
+    "all_reduce": "adapters.functional",
+    "Handle": "adapters.handle",
+    "Codec": "codec",
+    "ReducibleCodec": "codec",
+    "SummableCodec": "codec",
+    "parse": "codecs",
+    "Cast": "codecs.cast",
+    "Identity": "codecs.cast",
+    "DQSG": "codecs.dqsg",
+    "FFTSparse": "codecs.fft",
+    "drop_with_rate": "codecs.fft.drop",
+    "GlobalQSGD": "codecs.global_qsgd",
+    "GradiVeQ": "codecs.gradiveq",
+    "NDQSG": "codecs.ndqsg",
+    "QSGD": "codecs.qsgd",
+    "simulate": "collectives",
+    "Key": "key",
+    "Policy": "reduction.policy",
+    "Stats": "reduction.stats",
+    "WireError": "wire",
+    "decode": "wire",
+    "encode": "wire",
+}
+
+__all__ = list(_HOMES)
+
+if not TYPE_CHECKING:
 
     def __getattr__(name):
-        """Find a submodule, `__all__`, or a public name; the first of these brings them all."""
+        """Import a public name, or a submodule, and keep it for the next time."""
         from importlib import import_module, util
 
-        if name == "__all__" or not name.startswith("_"):
-            if util.find_spec(f"{__name__}.{name}"):  # which `api` may be about to import
-                return import_module(f"{__name__}.{name}")
-            api = import_module(f"{__name__}.api")
-            globals().update({each: getattr(api, each) for each in api.__all__})
-            if name in (*api.__all__, "__all__"):
-                return getattr(api, name)
+        if name in _HOMES:
+            globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+            return globals()[name]
+        if not name.startswith("_") and util.find_spec(f"{__name__}.{name}"):
+            return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__():
-        return sorted({*globals(), *__getattr__("__all__")})
+        return sorted({*globals(), *__all__})

@@ -37,9 +37,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gradwire import scratch
 from gradwire.adaptive import LearningCodec
 from gradwire.codec import Codec, check_input
-from gradwire.codecs import as_codec, parse, scratch
+from gradwire.codecs import as_codec, parse
 from gradwire.key import Key
 
 Bytes = bytes | bytearray | memoryview

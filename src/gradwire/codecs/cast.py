@@ -100,7 +100,7 @@ class Floats(ReducibleCodec):
 
     def add_codes(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int) -> None:
         """Write the mean, rounded at random if it is to be sent in 16 bits."""
-        kernels.select(total.device).mean_floats(
+        kernels.for_device(total.device).mean_floats(
             codes.view(self.dtype_sent), total.view(self._total_dtype(len(codes))),
             key=key.of(rank=0, hop=2), offset=offset,
         )  # fmt: skip

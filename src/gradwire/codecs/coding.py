@@ -23,9 +23,8 @@ import torch
 import zstandard
 from torch import Tensor
 
-from gradwire import kernels
+from gradwire import kernels, scratch
 from gradwire.codec import check_size, sizes_up_to
-from gradwire.codecs.scratch import room
 from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
 
 WIRES = ("packed", "elias", "zstd")
@@ -104,7 +103,7 @@ class Wire:
 
     def _elias(self, codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mark, scales, and the shorter of the two codes."""
-        kernel = kernels.select(codes.device)
+        kernel = kernels.for_device(codes.device)
         nonzeros, sparse, dense = kernel.elias_sizes(codes, levels=self.levels)
         use_sparse = sparse < dense
         mark = torch.tensor([1 + nonzeros if use_sparse else 0]).view(torch.uint8)
@@ -120,7 +119,7 @@ class Wire:
         if not 0 <= mark <= numel + 1 or shortest > 8 * stream.numel():
             raise ValueError("the Elias code promises more values than it has bits.")
         codes = torch.empty(packed_nbytes(numel, 8), dtype=torch.uint8, device=payload.device)
-        whole = kernels.select(payload.device).elias_decode(
+        whole = kernels.for_device(payload.device).elias_decode(
             stream, codes[:numel], levels=self.levels, sparse=mark > 0, nonzeros=mark - 1
         )
         if not whole:
@@ -149,7 +148,7 @@ def _as_float(scales: Tensor) -> Tensor:
 
 def _workspace(nbytes: int, device: torch.device) -> Tensor:
     """Room for one payload before it is entropy coded."""
-    return room("plain payload", nbytes, torch.uint8, device)
+    return scratch.of_thread().take("plain payload", nbytes, torch.uint8, device)
 
 
 def compress(codes: Tensor) -> Tensor:

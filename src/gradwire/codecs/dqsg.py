@@ -164,7 +164,7 @@ class DQSG(Codec):
             return self._encode_steps(x, out, key, offset)
 
         def quantize(scales: Tensor, codes: Tensor, width: int) -> None:  # eq. (1)
-            kernels.select(x.device).quantize(
+            kernels.for_device(x.device).quantize(
                 x, scales, codes, levels=self.levels, width=width, block=self.block,
                 norm="max", key=key, offset=offset,
             )  # fmt: skip
@@ -182,7 +182,7 @@ class DQSG(Codec):
 
         def quantize(scales: Tensor, codes: Tensor, width: int) -> None:  # eq. (1)
             scales.copy_(steps)
-            kernels.select(x.device).quantize_dithered(
+            kernels.for_device(x.device).quantize_dithered(
                 x, steps, codes, zero=self._zero, planes=planes, block=self.block,
                 key=key, offset=offset,
             )  # fmt: skip
@@ -208,7 +208,7 @@ class DQSG(Codec):
             planes = False
             scales, codes = self._wire.decode(payload, out.numel())
             steps = steps_of(scales, self.levels)
-        kernels.select(out.device).dequantize_dithered(  # eq. (2)
+        kernels.for_device(out.device).dequantize_dithered(  # eq. (2)
             steps, codes, out, zero=self._zero, width=self._wire.width, planes=planes,
             block=self.block, key=key, offset=offset, weight=weight, accumulate=accumulate,
         )  # fmt: skip

@@ -102,7 +102,7 @@ class QSGD(Resolved):
         """See `Codec.encode_into`."""
 
         def quantize(scales: Tensor, codes: Tensor, width: int) -> None:  # eq. (1)
-            kernels.select(x.device).quantize(
+            kernels.for_device(x.device).quantize(
                 x, scales, codes, levels=self.num_levels, width=width, block=self.block,
                 norm=self.norm, key=key, offset=offset,
             )  # fmt: skip
@@ -121,7 +121,7 @@ class QSGD(Resolved):
     ) -> None:
         """See `Codec.decode_into`; neither `key` nor `offset` matters to QSGD."""
         scales, codes = self._wire.decode(payload, out.numel())
-        kernels.select(out.device).dequantize(
+        kernels.for_device(out.device).dequantize(
             scales, codes, out, levels=self.num_levels, width=self._wire.width,
             block=self.block, weight=weight, accumulate=accumulate,
         )  # fmt: skip
@@ -134,7 +134,7 @@ class QSGD(Resolved):
             super().aggregate_into(payloads, out, keys, offset)
             return
         pairs = [self._wire.decode(payload, out.numel()) for payload in payloads]
-        kernels.select(out.device).dequantize_mean(
+        kernels.for_device(out.device).dequantize_mean(
             [scales for scales, _ in pairs], [codes for _, codes in pairs], out,
             levels=self.num_levels, width=self._wire.width, block=self.block,
         )  # fmt: skip

@@ -50,7 +50,7 @@ def moments(x: Tensor, block: int | None) -> tuple[Tensor, Tensor]:
     """The largest magnitude and the root mean square of each block; NaN if it holds inf or NaN."""
     count = num_blocks(x.numel(), block)
     peaks, norms = (torch.empty(count, device=x.device) for _ in range(2))
-    kernel = kernels.select(x.device)
+    kernel = kernels.for_device(x.device)
     kernel.block_scales(x, peaks, block=block, norm="max")
     kernel.block_scales(x, norms, block=block, norm="l2")
     sizes = torch.full_like(norms, float(block or x.numel()))
@@ -149,7 +149,7 @@ class _Trial:
         """Bits a value that the sample takes, its share of the scales included."""
         steps = block_steps(self.peaks, self.rms, step)
         planes = has_few_outliers(self.values, steps, self.block)
-        kernels.select(self.values.device).quantize_dithered(
+        kernels.for_device(self.values.device).quantize_dithered(
             self.values, steps, self.codes, zero=8, planes=planes, block=self.block,
             key=self.key, offset=self.offset,
         )  # fmt: skip

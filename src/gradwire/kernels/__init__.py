@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def select(device: torch.device) -> ModuleType:
+def for_device(device: torch.device) -> ModuleType:
     """The kernels for tensors on `device`. There is no slow path in silence."""
     if device.type == "cpu":
         from gradwire.kernels import cpu  # Numba is slow to import and not always needed

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.futures import Future
 
-from gradwire.codecs import scratch
+from gradwire import scratch
 from gradwire.transport.link import Link, LinkError
 from gradwire.transport.tickets import Turn, Turns
 
@@ -136,7 +136,7 @@ class _Crew:
         if self._failure is None:
             try:
                 result = job(link)
-                link.codec_nbytes = scratch.held_nbytes()
+                link.codec_nbytes = scratch.of_thread().nbytes
                 return result
             except BaseException as error:  # raised again where the future is waited for
                 self.fail(error)

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gradwire.scratch import Scratch
 from gradwire.transport import groups
 from gradwire.transport.tickets import Turn
 
@@ -94,12 +95,12 @@ class Link:
         self.codec_nbytes = 0  # scratch memory of the codecs in the thread that uses this link
         self.turn: Turn | None = None  # on the wire, if it is shared with other links
         self._is_direct = 2 < self.size <= _FEW and dist.get_backend(group) == "gloo"
-        self._rooms: dict[str, Tensor] = {}
+        self.scratch = Scratch()
 
     @property
     def buffer_nbytes(self) -> int:
         """Bytes of memory that were allocated to send, receive, encode and decode."""
-        return self.codec_nbytes + sum(room.nbytes for room in self._rooms.values())
+        return self.codec_nbytes + self.scratch.nbytes
 
     def leave(self) -> None:
         """Close the connections of the group: workers that wait for this one fail at once."""
@@ -109,14 +110,11 @@ class Link:
 
     def room(self, name: str, nbytes: int) -> Tensor:
         """`nbytes` bytes of scratch memory called `name`; what they held before is lost."""
-        room = self._rooms.get(name)
-        if room is None or room.numel() < nbytes:
-            room = self._rooms[name] = torch.zeros(nbytes, dtype=torch.uint8)  # touched: no faults
-        return room[:nbytes]
+        return self.scratch.take(name, nbytes, torch.uint8)
 
     def free(self) -> None:
         """Give all scratch memory back."""
-        self._rooms.clear()
+        self.scratch.free()
 
     def floats(self, name: str, numel: int) -> Tensor:
         """Scratch memory for `numel` float32 values."""

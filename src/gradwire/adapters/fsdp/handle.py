@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
+from gradwire import scratch
 from gradwire.adapters.fsdp import checkpoint
 from gradwire.adapters.fsdp.gatherer import Gatherer
 from gradwire.adapters.fsdp.log import Log
@@ -22,7 +23,6 @@ from gradwire.adapters.fsdp.scatterer import Scatterer
 from gradwire.adapters.fsdp.units import Unit
 from gradwire.adapters.tensorboard import Writer
 from gradwire.codec import Codec
-from gradwire.codecs import scratch
 from gradwire.collectives.parts import Part
 from gradwire.key import Key
 from gradwire.reduction.loss_scale import LossScale
@@ -122,7 +122,7 @@ class Handle:
         self._gatherer.gather(_link(self._weight_links, group), out, own, key)
 
     def _count(self, unit: Unit, is_coded: bool) -> None:
-        self._codec_nbytes = scratch.held_nbytes()
+        self._codec_nbytes = scratch.of_thread().nbytes
         self._steps[unit.name] += 1
         if not is_coded:
             self._raw[unit.name] = None
@@ -187,7 +187,7 @@ class Handle:
         """
         self._is_closed = True
         self._codec_nbytes = 0
-        scratch.free()
+        scratch.of_thread().free()
         for link in (*self._gradient_links(), *self._weight_links.values()):
             link.free()
         if self._log is not None:

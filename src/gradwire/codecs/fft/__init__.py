@@ -39,12 +39,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradwire import kernels
+from gradwire import kernels, scratch
 from gradwire.codec import Codec
 from gradwire.codecs.fft.drop import check_drop, drop_at, least_drop
 from gradwire.codecs.fft.sparse import SparseWire
 from gradwire.codecs.fft.transforms import DOMAINS, forward, inverse
-from gradwire.codecs.scratch import room
 from gradwire.key import Key
 
 _MAX_BLOCK = 1 << 16
@@ -131,7 +130,7 @@ class FFTSparse(Codec):
         """See `Codec.encode_into`; of `key`, only the step matters, and `offset` does not."""
         kept = self.num_kept(x.numel(), key.step)
         domain = self._best_domain(x, key.step) if self.domain == "auto" else self.domain
-        coefficients = room("coefficients", x.numel(), torch.float32, x.device)
+        coefficients = _coefficients(x.numel(), x.device)
         forward(domain, x, coefficients, self.block)
         return self._wire.encode(coefficients, kept, DOMAINS.index(domain), out)  # eq. (1)
 
@@ -172,7 +171,7 @@ class FFTSparse(Codec):
         for payload in payloads:
             kept = self._wire.read(payload, out.numel())
             for start, stop, add in kept.pieces():
-                piece = room("coefficients", stop - start, torch.float32, out.device).zero_()
+                piece = _coefficients(stop - start, out.device).zero_()
                 add(piece)
                 inverse(
                     DOMAINS[kept.domain], piece, out[start:stop], self.block,
@@ -213,10 +212,14 @@ def _kept_norm(domain: str, x: Tensor, kept: int, block: int) -> float:
     """The norm of the `kept` largest coefficients, to the same bit on every processor."""
     if not kept:
         return 0.0
-    kernel, coefficients = kernels.select(x.device), torch.empty_like(x)
+    kernel, coefficients = kernels.for_device(x.device), torch.empty_like(x)
     forward(domain, x, coefficients, block)
     threshold, _ = kernel.select(coefficients, kept)
     dropped = coefficients.view(torch.int32).bitwise_and(0x7FFFFFFF) < threshold
     norm = torch.empty(1)
     kernel.block_scales(coefficients.masked_fill_(dropped, 0.0), norm, block=None, norm="l2")
     return float(norm)
+
+
+def _coefficients(numel: int, device: torch.device) -> Tensor:
+    return scratch.of_thread().take("coefficients", numel, torch.float32, device)

@@ -22,10 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire import kernels
+from gradwire import kernels, scratch
 from gradwire.codec import check_size, sizes_up_to
 from gradwire.codecs.coding import compress, decompress
-from gradwire.codecs.scratch import room
 from gradwire.kernels.formats.layout import TILE, packed_nbytes
 from gradwire.kernels.formats.rangefloat import fitted_base, is_base
 
@@ -65,7 +64,7 @@ class SparseWire:
 
     def encode(self, coefficients: Tensor, kept: int, domain: int, out: Tensor) -> int:
         """Write the `kept` largest coefficients to `out`; `coefficients` is overwritten."""
-        kernel, numel = kernels.select(coefficients.device), coefficients.numel()
+        kernel, numel = kernels.for_device(coefficients.device), coefficients.numel()
         spoilt = coefficients.new_empty(0, dtype=torch.uint8)
         if (largest := kernel.largest(coefficients)) >= _NOT_FINITE:
             spoilt = self._spoil(coefficients)
@@ -96,7 +95,7 @@ class SparseWire:
         numel, device = coefficients.numel(), coefficients.device
         if kept == numel:
             return coefficients, None
-        kernel = kernels.select(device)
+        kernel = kernels.for_device(device)
         threshold, stop = kernel.select(coefficients, kept)
         values, bitmap = coefficients[:kept], _bytes("bitmap", bitmap_nbytes(numel), device)
         kernel.compact(coefficients, bitmap, values, threshold=threshold, stop=stop)
@@ -196,7 +195,7 @@ class Kept:
         bitmap = self._bitmap() if self.form != _ALL else None
         if bitmap is None and (self.kept != self.numel or self.places.numel()):
             raise ValueError("the header is damaged: it does not keep all, yet says no places.")
-        kernel, done = kernels.select(self.codes.device), 0
+        kernel, done = kernels.for_device(self.codes.device), 0
         size = max(_PIECE, 8 * self.wire.block)
         for start in range(0, self.numel, size):
             stop = min(start + size, self.numel)
@@ -209,7 +208,7 @@ class Kept:
         if bitmap is None:
             out += values
         else:
-            kernels.select(out.device).expand(bitmap, values, out)
+            kernels.for_device(out.device).expand(bitmap, values, out)
         if self.spoilt.numel():
             block = self.wire.block
             first, last = start // block, -(-(start + out.numel()) // block)
@@ -225,15 +224,15 @@ class Kept:
         if bits is None:  # the message may have them unaligned
             return self.codes[4 * start : 4 * (start + count)].clone().view(torch.float32)
         first, last = start // TILE * TILE, min(self.kept, -(-(start + count) // TILE) * TILE)
-        values = room("values", last - first, torch.float32, device)
+        values = scratch.of_thread().take("values", last - first, torch.float32, device)
         codes = self.codes[packed_nbytes(first, bits) : packed_nbytes(last, bits)]
         options = {"bits": bits, "mantissa": self.wire.mantissa, "base": self.base}
-        kernels.select(device).range_float_decode(codes, values, **options)
+        kernels.for_device(device).range_float_decode(codes, values, **options)
         return values[start - first :][:count]
 
     def _bitmap(self) -> Tensor:
         """Where they are; checked, so that nothing is read or written out of bounds."""
-        kernel, device = kernels.select(self.places.device), self.places.device
+        kernel, device = kernels.for_device(self.places.device), self.places.device
         bitmap = _bytes("bitmap", bitmap_nbytes(self.numel), device)
         if self.form == _BITMAP:
             check_size(self.places, bitmap.numel())
@@ -254,14 +253,14 @@ class Kept:
             return False
         unary = _bytes("unary", rest.numel(), rest.device).copy_(rest)
         options = {"rice": self.rice, "count": self.kept, "numel": self.numel}
-        return bool(kernels.select(bitmap.device).gap_decode(low, unary, bitmap, **options))
+        return bool(kernels.for_device(bitmap.device).gap_decode(low, unary, bitmap, **options))
 
 
 def _put_places(bitmap: Tensor | None, kept: int, out: Tensor) -> tuple[int, int, int]:
     """Write where coefficients are in the shortest way: its form, its `rice`, and its bytes."""
     if bitmap is None:
         return _ALL, 0, 0
-    kernel = kernels.select(bitmap.device)
+    kernel = kernels.for_device(bitmap.device)
     unary_bits = kernel.gap_sizes(bitmap)
     lows = [packed_nbytes(kept, rice) for rice in range(len(unary_bits))]
     sizes = [low + bitmap_nbytes(unary) for low, unary in zip(lows, unary_bits, strict=True)]
@@ -282,4 +281,4 @@ def bitmap_nbytes(numel: int) -> int:
 
 
 def _bytes(name: str, nbytes: int, device: torch.device) -> Tensor:
-    return room(name, nbytes, torch.uint8, device)
+    return scratch.of_thread().take(name, nbytes, torch.uint8, device)

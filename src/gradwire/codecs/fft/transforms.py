@@ -24,7 +24,7 @@ def forward(domain: str, x: Tensor, out: Tensor, block: int) -> None:
         out.copy_(x)
         return
     source = x if x.dtype == torch.float32 and x.is_contiguous() else out.copy_(x)
-    kernels.select(x.device).transform(source, out, domain=domain, block=block)
+    kernels.for_device(x.device).transform(source, out, domain=domain, block=block)
 
 
 def inverse(
@@ -41,7 +41,7 @@ def inverse(
     `out` may be `coefficients`.
     """
     if domain != "time":
-        kernels.select(out.device).transform_back(
+        kernels.for_device(out.device).transform_back(
             coefficients, out, domain=domain, block=block, weight=weight, accumulate=accumulate
         )
     elif accumulate:

@@ -146,7 +146,9 @@ class GlobalQSGD(Resolved, ReducibleCodec):
     def statistics(self, x: Tensor) -> Tensor:
         """The norm of every block or its square, +inf where a value is not finite: eq. (1)."""
         norms = torch.empty(num_blocks(x.numel(), self.block), device=x.device)
-        kernels.select(x.device).block_scales(x, norms, block=self.block, norm=_NORMS[self.norm][0])
+        kernels.for_device(x.device).block_scales(
+            x, norms, block=self.block, norm=_NORMS[self.norm][0]
+        )
         if self.statistics_op == "sum":  # too small squares are zeros, not less than they are
             norms.square_().clamp_max_(_MOST_SQUARE)
             norms.masked_fill_(norms < _LEAST_SQUARE, 0.0)

@@ -87,13 +87,15 @@ class ExponentialGlobalQSGD(GlobalQSGD, dithers=("exponential",)):
 
     def add_two(self, into: Tensor, code: Tensor, key: Key, offset: int) -> None:
         """Replace `into` by a code of its sum with `code`: eq. (9) and (10)."""
-        kernels.select(into.device).exp_reduce(into, code, width=self.bits, key=key, offset=offset)
+        kernels.for_device(into.device).exp_reduce(
+            into, code, width=self.bits, key=key, offset=offset
+        )
 
     def _quantize(
         self, x: Tensor, scales: Tensor, out: Tensor, key: Key, offset: int, *,
         world: int, norm: str | None,
     ) -> None:  # fmt: skip
-        kernels.select(x.device).exp_quantize(  # eq. (8)
+        kernels.for_device(x.device).exp_quantize(  # eq. (8)
             x, scales, out, width=self.bits, headroom=self._headroom(world), block=self.block,
             norm=norm, key=key, offset=offset,
         )  # fmt: skip
@@ -102,7 +104,7 @@ class ExponentialGlobalQSGD(GlobalQSGD, dithers=("exponential",)):
         self, scales: Tensor, codes: Tensor, out: Tensor, key: Key, offset: int, *,
         world: int, total: bool, weight: float, accumulate: bool,
     ) -> None:  # fmt: skip
-        kernels.select(out.device).exp_dequantize(
+        kernels.for_device(out.device).exp_dequantize(
             scales, codes, out, width=self.bits, headroom=self._headroom(world),
             block=self.block, weight=weight, accumulate=accumulate,
         )  # fmt: skip

@@ -42,7 +42,7 @@ class UniformGlobalQSGD(GlobalQSGD, SummableCodec, dithers=("linear", "subtracti
 
     def add_codes(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int) -> None:
         """See `ReducibleCodec.add_codes`."""
-        kernels.select(total.device).add_packed(
+        kernels.for_device(total.device).add_packed(
             codes, total, numel=numel, width=self._width(1), total_width=self._width(len(codes))
         )
 
@@ -54,7 +54,7 @@ class UniformGlobalQSGD(GlobalQSGD, SummableCodec, dithers=("linear", "subtracti
         self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
         """See `SummableCodec.encode_term`."""
-        kernels.select(x.device).quantize_fields(
+        kernels.for_device(x.device).quantize_fields(
             x, self._scales(shared), out.view(torch.int32), width=self._width(world), norm=None,
             **self._rounding(key, offset, world),
         )  # fmt: skip
@@ -63,7 +63,7 @@ class UniformGlobalQSGD(GlobalQSGD, SummableCodec, dithers=("linear", "subtracti
         self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
         """See `SummableCodec.decode_sum`."""
-        kernels.select(out.device).dequantize_fields(
+        kernels.for_device(out.device).dequantize_fields(
             self._scales(shared), total.view(torch.int32), out, width=self._width(world),
             weight=1 / world, **self._levels(key, offset, world, total=True),
         )  # fmt: skip
@@ -72,7 +72,7 @@ class UniformGlobalQSGD(GlobalQSGD, SummableCodec, dithers=("linear", "subtracti
         self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
     ) -> None:
         """See `SummableCodec.subtract_term`."""
-        kernels.select(out.device).dequantize_fields(
+        kernels.for_device(out.device).dequantize_fields(
             self._scales(shared), term.view(torch.int32), out, width=self._width(world),
             weight=-1.0, accumulate=True, **self._levels(key, offset, world, total=False),
         )  # fmt: skip
@@ -81,7 +81,7 @@ class UniformGlobalQSGD(GlobalQSGD, SummableCodec, dithers=("linear", "subtracti
         self, x: Tensor, scales: Tensor, out: Tensor, key: Key, offset: int, *,
         world: int, norm: str | None,
     ) -> None:  # fmt: skip
-        kernels.select(x.device).quantize(
+        kernels.for_device(x.device).quantize(
             x, scales, out, width=self._width(1), norm=norm, **self._rounding(key, offset, world)
         )
 
@@ -89,7 +89,7 @@ class UniformGlobalQSGD(GlobalQSGD, SummableCodec, dithers=("linear", "subtracti
         self, scales: Tensor, codes: Tensor, out: Tensor, key: Key, offset: int, *,
         world: int, total: bool, weight: float, accumulate: bool,
     ) -> None:  # fmt: skip
-        kernels.select(out.device).dequantize_sum(
+        kernels.for_device(out.device).dequantize_sum(
             scales, codes, out, width=self._width(world if total else 1), weight=weight,
             accumulate=accumulate, **self._levels(key, offset, world, total=total),
         )  # fmt: skip
@@ -128,7 +128,7 @@ def _shift(key: Key, world: int) -> int:
     if world == 1:
         return 0
     stream = key.of(rank=0, hop=_PERMUTATION_HOP)
-    words = kernels.select(torch.device("cpu")).philox(torch.arange(world), stream)[0]
+    words = kernels.for_device(torch.device("cpu")).philox(torch.arange(world), stream)[0]
     return (int(words.argsort(stable=True)[key.rank]) << 16) // world
 
 

@@ -55,7 +55,7 @@ class Projection(AffineCodec):
         coefficients, image_tail = self._parts_of(image)
         image_tail.copy_(tail)
         energies = torch.empty(len(slices), 2, dtype=torch.float64)
-        kernels.select(x.device).project(slices, self.mean, self.basis, coefficients, energies)
+        kernels.for_device(x.device).project(slices, self.mean, self.basis, coefficients, energies)
         all_of_it, sent = (math.fsum(column) for column in energies.T.tolist())
         return sent, max(all_of_it - sent, 0.0)
 
@@ -64,7 +64,7 @@ class Projection(AffineCodec):
         ordered = self.slicing.ordered(out)
         slices, tail = self.slicing.split(ordered)
         coefficients, image_tail = self._parts_of(image)
-        kernels.select(image.device).combine(self.basis, coefficients, self.mean, slices)
+        kernels.for_device(image.device).combine(self.basis, coefficients, self.mean, slices)
         tail.copy_(image_tail)
         self.slicing.restore(ordered, out)
 
@@ -74,7 +74,7 @@ class Projection(AffineCodec):
         slices, tail = self.slicing.split(ordered)
         minus_coefficients, minus_tail = self._parts_of(minus_image)
         slices.sub_(self.mean)
-        kernels.select(out.device).combine(self.basis, minus_coefficients, slices, slices)
+        kernels.for_device(out.device).combine(self.basis, minus_coefficients, slices, slices)
         tail.add_(minus_tail)
         self.slicing.restore(ordered, out)
 

@@ -139,7 +139,7 @@ class NDQSG(Codec):
         nested = world > 1 and self.is_nested(key.rank)
 
         def quantize(scales: Tensor, codes: Tensor, width: int) -> None:
-            kernel, common = kernels.select(x.device), {"key": key, "offset": offset}
+            kernel, common = kernels.for_device(x.device), {"key": key, "offset": offset}
             if nested:  # eq. (1)
                 kernel.block_scales(x, scales, block=self.block, norm="max")
                 kernel.quantize_nested(
@@ -197,7 +197,7 @@ class NDQSG(Codec):
 
         All of them count `weight` times.
         """
-        kernels.select(total.device).add_nested(  # eq. (2)
+        kernels.for_device(total.device).add_nested(  # eq. (2)
             part.steps, part.codes, total, count=count, ratio=self.ratio, alpha=self.alpha,
             width=part.width, block=self.block, key=part.key, offset=offset, weight=weight,
         )  # fmt: skip
@@ -212,7 +212,7 @@ class NDQSG(Codec):
         accumulate: bool = False,
     ) -> None:
         """As `decode_into`, from a payload that was read."""
-        kernels.select(out.device).dequantize_dithered(
+        kernels.for_device(out.device).dequantize_dithered(
             part.steps, part.codes, out, zero=self.levels, width=part.width,
             planes=False, block=self.block, key=part.key, offset=offset, weight=weight,
             accumulate=accumulate,
