@@ -4,10 +4,10 @@ import threading
 from contextlib import suppress
 
 import torch
+from gradwire.reduction.failures import Failures
 
 import gradwire as gw
 from gradwire.collectives.parts import Part, whole
-from gradwire.reduction.failures import Failures
 from gradwire.reduction.route import Route
 
 

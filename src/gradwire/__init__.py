@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from gradwire.adapters.functional import all_reduce as all_reduce
     from gradwire.adapters.handle import Handle as Handle
     from gradwire.codec import Codec as Codec
-    from gradwire.codec import ReducibleCodec as ReducibleCodec
     from gradwire.codec import SummableCodec as SummableCodec
     from gradwire.codecs import parse as parse
     from gradwire.codecs.cast import Cast as Cast
@@ -38,7 +37,6 @@ _HOMES = {
     "all_reduce": "adapters.functional",
     "Handle": "adapters.handle",
     "Codec": "codec",
-    "ReducibleCodec": "codec",
     "SummableCodec": "codec",
     "parse": "codecs",
     "Cast": "codecs.cast",

@@ -1,4 +1,4 @@
-"""Codecs that learn from the means they have seen how to encode the next ones.
+"""Codecs that learn from what they have seen how to encode the next step.
 
 What is learned of a parameter is its `State`: handed to the codec and handed back, and the same
 bit for bit on every rank. `reduction/adaptation.py` keeps the states.
@@ -7,13 +7,15 @@ bit for bit on every rank. `reduction/adaptation.py` keeps the states.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from gradwire.codec import Codec, ReducibleCodec
+from gradwire.codec import Codec, Seen, SummableCodec
+from gradwire.key import Key
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Layout:
             like = torch.empty(parameter.shape, device="meta")
         return cls(tuple(parameter.shape), like.stride())
 
+    @classmethod
+    def flat(cls, numel: int) -> Layout:
+        """That of a vector."""
+        return cls((numel,), (1,))
+
     def view(self, flat: Tensor) -> Tensor:
         """`flat` with the shape of the parameter."""
         return flat.as_strided(self.shape, self.stride, flat.storage_offset())
@@ -49,22 +56,132 @@ class State:
     is. Nothing is ever changed in place.
     """
 
+    outlives_workers: ClassVar[bool] = True  # is it of use to more or fewer workers?
+
     def fields(self) -> dict[str, Any]:
         """What to save; `type(state)(**state.fields())` is the state again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+S = TypeVar("S", bound=State)
+
+
+@dataclass(frozen=True)
+class AdaptiveCodec(Codec, Generic[S]):
+    """A codec that learns. Each parameter has a `State`, and in every step::
+
+        mean, seen = ...                                 # through codec.codec_for(state, layout)
+        state = codec.learn(state, layout, mean, seen, owing=...)
+
+    Both are exact functions of what every rank has bit for bit, so states never come to differ.
+    A vector on its own, as a payload, is encoded as in the first step.
+    """  # fmt: skip
+
+    state_type: ClassVar[type[State]]
+
+    @abstractmethod
+    def start(self) -> S:
+        """The state of a parameter of which nothing is known."""
+
+    @abstractmethod
+    def codec_for(self, state: S, layout: Layout) -> Codec:
+        """What encodes this step."""
+
+    @abstractmethod
+    def learn(self, state: S, layout: Layout, mean: Tensor, seen: Seen, *, owing: bool) -> S:
+        """The state after a step that gave `mean` (flat), and what was `seen` of it.
+
+        owing: there is error feedback, so vectors hold what earlier steps have lost.
+        """
+
+    @abstractmethod
+    def describe(self, state: S) -> str:
+        """The state in a few words, for `Stats.learned`."""
+
+    @abstractmethod
+    def examples(self, numel: int) -> tuple[Codec, ...]:
+        """What may encode a step of `numel` values, to be measured and compiled; the best first.
+
+        Nothing was learned for it, so it is good for nothing else.
+        """
+
+    def share_due(self, state: S) -> float:
+        """What share of the residual is to be delivered in this step; mostly all of it."""
+        return 1.0
+
+    def counts(self, state: S, seen: Seen, numel: int, world: int) -> dict[str, float]:
+        """What a step of `numel` values of each of `world` workers adds to `Stats.counts`."""
+        return {}
+
+    def doubts(self, states: Mapping[str, S]) -> str | None:
+        """What is to be said once of the states of these parameters, if anything is."""
+        return None
+
+    def doubts_alone(self) -> str | None:
+        """What is to be said of a vector that nothing was learned for, if anything is."""
+        return None
+
+    def first(self, numel: int) -> Codec:
+        """What encodes a vector that nothing is known of."""
+        return self.codec_for(self.start(), Layout.flat(numel))
+
+    def max_nbytes(self, numel: int) -> int:
+        return self.first(numel).max_nbytes(numel)
+
+    def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
+        return self.first(x.numel()).encode_into(x, out, key, offset)
+
+    def decode_into(
+        self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
+        weight: float = 1.0, accumulate: bool = False,
+    ) -> None:  # fmt: skip
+        first = self.first(out.numel())
+        first.decode_into(payload, out, key, offset, weight=weight, accumulate=accumulate)
+
+    def mean_into(
+        self, payloads: Sequence[Tensor], out: Tensor, keys: Sequence[Key], offset: int = 0
+    ) -> Seen:
+        return self.first(out.numel()).mean_into(payloads, out, keys, offset)
+
+
+@dataclass(frozen=True)
+class FittedCodec(AdaptiveCodec[S]):
+    """One whose states are fitted from time to time to what they have gathered.
+
+    A fit may be computed in any way, by one rank, and is broadcast. It is of a whole parameter, so
+    vectors are never cut.
+    """
+
+    @property
+    def grain(self) -> int | None:
+        return None
+
+    @abstractmethod
+    def is_due(self, state: S) -> bool:
+        """Is it time for a fit, before the next step is encoded?"""
+
+    @abstractmethod
+    def fit(self, state: S, layout: Layout) -> Tensor:
+        """What one rank works out for all (float32, flat, of any length)."""
+
+    @abstractmethod
+    def adopt(self, state: S, layout: Layout, fitted: Tensor) -> S:
+        """The state with what was worked out."""
+
+
 @dataclass(frozen=True)
 class AffineCodec(Codec):
-    """An affine map to a shorter vector, which goes through another codec.
+    """An affine map to a shorter vector, its image, which goes through another codec.
 
     It commutes with the mean, so the images of all workers are reduced, and their mean is
     expanded. All of it is exact: every machine gets the same bits.
     """
 
+    collective = "image_reduce"
+
     @property
     @abstractmethod
-    def through(self) -> ReducibleCodec:
+    def through(self) -> SummableCodec:
         """The codec of images."""
 
     @property
@@ -81,79 +198,5 @@ class AffineCodec(Codec):
         """Write what `image` says to `out` (float32)."""
 
     @abstractmethod
-    def subtract(self, minus_image: Tensor, out: Tensor) -> None:
-        """Subtract what the negative of `minus_image` says from `out` (float32)."""
-
-
-S = TypeVar("S", bound=State)
-
-
-@dataclass(frozen=True)
-class LearningCodec(Codec, Generic[S]):
-    """A codec that learns from the means it has seen how to encode the next ones.
-
-    Each parameter has a `State`, and in every step::
-
-        step_codec = codec.codec_for(state, layout)      # None: send this step raw
-        mean, remark = ...                               # by code_reduce; energies sent and lost
-        state = codec.learn(state, layout, mean, remark, owing=...)
-        if codec.is_due(state):
-            state = codec.adopt(state, layout, lesson)   # codec.lesson(...) of rank 0
-
-    All but `lesson` are exact functions of what every rank has bit for bit. A lesson may be
-    computed in any way, by one rank, and is broadcast, so that states never come to differ.
-
-    On its own, as a payload, a vector has no state to be encoded with.
-    """
-
-    state_type: ClassVar[type[State]]
-
-    @abstractmethod
-    def start(self) -> S:
-        """The state of a parameter of which nothing is known."""
-
-    @abstractmethod
-    def codec_for(self, state: S, layout: Layout) -> AffineCodec | None:
-        """What encodes this step."""
-
-    @abstractmethod
-    def share_due(self, state: S) -> float:
-        """What part of the residual, if there is one, is to be delivered in this raw step."""
-
-    @abstractmethod
-    def learn(
-        self,
-        state: S,
-        layout: Layout,
-        mean: Tensor,
-        remark: tuple[float, ...],
-        *,
-        owing: bool,
-    ) -> S:
-        """The state after a step that gave `mean` (flat) and, if it was not raw, `remark`.
-
-        owing: there is error feedback, so vectors hold what earlier steps have lost.
-        """
-
-    @abstractmethod
-    def is_due(self, state: S) -> bool:
-        """Is it time for a lesson?"""
-
-    @abstractmethod
-    def lesson(self, state: S, layout: Layout) -> Tensor:
-        """What one rank works out for all (float32, flat, of any length)."""
-
-    @abstractmethod
-    def adopt(self, state: S, layout: Layout, lesson: Tensor) -> S:
-        """The state with the lesson learned."""
-
-    @abstractmethod
-    def example(self, numel: int) -> AffineCodec:
-        """What might encode a step of `numel` values once it has learned.
-
-        Nothing was learned for it, so it is good for measuring time and for nothing else.
-        """
-
-    @abstractmethod
-    def describe(self, state: S) -> str:
-        """The state in a few words, for `Stats`."""
+    def subtract_image(self, minus_image: Tensor, out: Tensor) -> None:
+        """Take what the negative of `minus_image` says off `out` (float32)."""

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import ClassVar
+
+
+class Hop(IntEnum):
+    """Where on its way a vector is encoded, so that each place draws random bits of its own."""
+
+    OWN = 0  # by the worker that has it
+    MEAN = 1  # by the owner of a shard, for all
+    TOTAL = 2  # where the owner of a shard adds codes
+    WEIGHTS = 3  # by the owner of weights that are gathered
+    PERMUTATION = 255  # nothing is encoded: it puts the workers in an order
 
 
 @dataclass(frozen=True)
 class Key:
     """Names one random stream: Philox-4x32 is keyed by `seed` and counts through the rest.
 
-    `tensor` is the parameter, `rank` the worker. `hop` is 0 for what a worker encodes of its own,
-    1 for what the owner of a shard encodes for all (`collectives.two_shot`), 2 for what it adds up
-    (`collectives.code_reduce`) and 3 for weights (`collectives.gather_shards`).
+    `tensor` is the parameter, `rank` the worker, `hop` one of `Hop`, or any byte in a message.
     """
 
     seed: int = 0
@@ -28,6 +37,7 @@ class Key:
             value = getattr(self, name)
             if not isinstance(value, int) or not 0 <= value < 1 << bits:
                 raise ValueError(f"`{name}` of a Key must be in [0, 2**{bits}), got {value!r}.")
+        object.__setattr__(self, "hop", int(self.hop))  # a bug report spells plain numbers
 
     def words(self) -> tuple[int, int, int, int, int]:
         """Philox's counter words 1 to 3 and its two key words; word 0 counts through the vector."""

@@ -45,12 +45,9 @@ def of_thread() -> Scratch:
 
 
 @contextmanager
-def temporary() -> Iterator[None]:
-    """Let codecs in this thread use memory that is let go at the end.
-
-    How much that is may be up to whoever has written a message.
-    """
-    before, _local.scratch = of_thread(), Scratch()
+def using(scratch: Scratch) -> Iterator[None]:
+    """Let codecs in this thread use `scratch` for a while."""
+    before, _local.scratch = of_thread(), scratch
     try:
         yield
     finally:

@@ -38,10 +38,13 @@ import torch
 from torch import Tensor
 
 from gradwire import scratch
-from gradwire.adaptive import LearningCodec
+from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec, check_input
 from gradwire.codecs import as_codec, parse
+from gradwire.codecs.cast import Floats
+from gradwire.codecs.settings import SpelledCodec
 from gradwire.key import Key
+from gradwire.scratch import Scratch
 
 Bytes = bytes | bytearray | memoryview
 
@@ -141,7 +144,7 @@ class Message:
     """A message that is whole: header, codec and sizes agree, and so does the checksum."""
 
     header: Header
-    codec: Codec
+    codec: SpelledCodec
     payload: memoryview
 
     @classmethod
@@ -195,7 +198,7 @@ def encode(codec: Codec | str, x: Tensor, key: Key = _FIRST_KEY) -> bytes:
     flat = x.detach().cpu().reshape(-1).contiguous()
     start = header.nbytes
     room = torch.empty(start + codec.max_nbytes(flat.numel()) + CHECKSUM_NBYTES, dtype=torch.uint8)
-    with scratch.temporary():
+    with scratch.using(Scratch()):
         size = codec.encode_into(flat, room[start:-CHECKSUM_NBYTES], key)
     header = replace(header, payload_nbytes=size)
     message = room.numpy().data[: header.message_nbytes]
@@ -223,7 +226,7 @@ def decode(message: Bytes, *, max_numel: int | None = None) -> Tensor:
     header = whole.header
     try:
         out = torch.empty(header.numel, dtype=torch.float32)
-        with scratch.temporary():
+        with scratch.using(Scratch()):
             whole.codec.decode_into(_tensor(whole.payload), out, header.key)
         return out.to(header.dtype).reshape(header.shape)
     except _REFUSALS as error:
@@ -269,7 +272,7 @@ def _spec(codec: Codec) -> str:
 
 
 def _check_stands_alone(codec: Codec) -> None:
-    if isinstance(codec, LearningCodec):
+    if isinstance(codec, AdaptiveCodec) and isinstance(codec.first(1), Floats):
         raise ValueError(
             f"{codec} learns from the gradients of earlier steps, and a message has none: it would "
             "be plain float32. Use it with `attach`; for messages `dqsg:bits_per_value=2.0` or "
@@ -277,7 +280,7 @@ def _check_stands_alone(codec: Codec) -> None:
         )
 
 
-def _codec(spec: str) -> Codec:
+def _codec(spec: str) -> SpelledCodec:
     """The codec of a message, which has one spelling only."""
     try:
         codec = parse(spec)

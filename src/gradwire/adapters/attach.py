@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.adapters import ddp
+from gradwire.adapters.ddp.attach import attach as attach_ddp
+from gradwire.adapters.ddp.handle import DDPHandle
 from gradwire.adapters.handle import Handle
 from gradwire.codec import Codec
 from gradwire.reduction.policy import Policy
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
 
-    from gradwire.adapters.fsdp import handle as sharded
+    from gradwire.adapters.fsdp.handle import FSDPHandle
 
 Hook = Callable[..., Any]
 
@@ -42,7 +43,7 @@ def attach(
     lanes: int = 3,
     chunk: int | None = None,
     wrap: Callable[[Hook], Hook] | None = None,
-) -> Handle: ...
+) -> DDPHandle: ...
 @overload
 def attach(
     module: FSDPModule,
@@ -55,7 +56,7 @@ def attach(
     replicas: DeviceMesh | dist.ProcessGroup | None = None,
     within: Codec | str | None = None,
     weights: Codec | str | None = None,
-) -> sharded.Handle: ...
+) -> FSDPHandle: ...
 
 
 def attach(
@@ -74,7 +75,7 @@ def attach(
     replicas: DeviceMesh | dist.ProcessGroup | None = None,
     within: Codec | str | None = None,
     weights: Codec | str | None = None,
-) -> Handle | sharded.Handle:
+) -> Handle:
     """Reduce the gradients of `module` through `codec`. Call it once, on every rank alike.
 
     module: wrapped in `DistributedDataParallel`, or what `fully_shard` (FSDP2) was called on; of
@@ -130,7 +131,7 @@ def attach(
             _check_unused("FSDP2", of_ddp, _OF_DDP, of_fsdp)
             return attach_fsdp(module, codec, **common, **of_fsdp)
     _check_unused("DistributedDataParallel", of_fsdp, _OF_FSDP, of_ddp)
-    return ddp.attach(module, codec, **common, **of_ddp)
+    return attach_ddp(module, codec, **common, **of_ddp)
 
 
 def _check_unused(

@@ -9,12 +9,14 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch import Tensor
 
-from gradwire.adaptive import LearningCodec
+from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec, check_input
 from gradwire.codecs import as_codec
+from gradwire.codecs.cast import Floats
 from gradwire.collectives.parts import Part
 from gradwire.reduction.reducer import Reducer
 from gradwire.reduction.streams import check_seed
+from gradwire.transport.executor import Inline
 from gradwire.transport.link import Link
 
 _steps: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
@@ -37,7 +39,7 @@ def all_reduce(
     check_input(tensor)
     codec = as_codec(codec)
     check_seed(seed)
-    if isinstance(codec, LearningCodec):
+    if isinstance(codec, AdaptiveCodec) and isinstance(codec.first(1), Floats):
         raise ValueError(
             f"{codec!r} learns over many steps, which `all_reduce` does not connect; use "
             "`attach`, or a codec without memory."
@@ -46,21 +48,18 @@ def all_reduce(
         raise ValueError("`tensor` must be contiguous, since it is reduced in place.")
     group = group or dist.group.WORLD
     assert group is not None
+    link = Link(group)
     reducer = Reducer(
-        Link(group), codec, collective=collective, error_feedback=False, min_numel=0, seed=seed
+        link, codec, collective=collective, error_feedback=False, min_numel=0, seed=seed
     )
-    guesses = codec.num_dependent(reducer.link.size) and not codec.trusts(None)
-    if guesses and reducer.link.rank == 0:
-        warnings.warn(
-            f"{codec} learns from step to step how well workers agree, and a single all_reduce has "
-            "nothing to go by: it sends the plain code. Use `DQSG`, or `max_failures=1` to send "
-            "nested payloads unseen.",
-            stacklevel=2,
-        )
+    doubts = codec.doubts_alone() if isinstance(codec, AdaptiveCodec) else None
+    if doubts is not None and link.rank == 0:
+        warnings.warn(doubts, stacklevel=2)
     reducer.step = _steps.get(group, 0)
     _steps[group] = reducer.step + 1
     flat = tensor.detach().view(-1)
-    reducer.reduce(flat, [Part(flat, _number(group), name="tensor")])
+    part = Part(flat, _number(group), name="tensor")
+    reducer.submit(Inline(link), flat, [part], last=True).wait()
     return tensor
 
 

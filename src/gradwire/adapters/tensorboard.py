@@ -9,9 +9,9 @@ from typing import Protocol
 from torch import Tensor
 
 from gradwire.collectives.parts import Part
-from gradwire.reduction.reducer import Reducer
 from gradwire.reduction.stats import Stats
-from gradwire.transport.link import ring_nbytes
+
+_STAGES = ("encode_s", "comm_s", "decode_s")
 
 
 class Writer(Protocol):
@@ -26,78 +26,71 @@ class Log:
 
     With `nmse` also the error of the gradient in the last of these steps, over its energy: that
     less what this worker's own messages, as they were sent, say of it. With `layers`, by parameter
-    too.
+    or module too. Nothing is exchanged for it, so one rank may log alone.
     """
 
     def __init__(
-        self,
-        writer: Writer,
-        stats: Callable[[], Stats],
-        reducer: Reducer,
-        *,
-        every: int,
-        nmse: bool,
-        layers: bool,
+        self, writer: Writer, stats: Callable[[], Stats], *, every: int, nmse: bool, layers: bool
     ) -> None:
         if every < 1:
             raise ValueError(f"`every` must be at least 1 step, got {every}.")
         self._writer = writer
         self._stats = stats
-        self._reducer = reducer
         self._every = every
         self._measures = nmse or layers
         self._layers = layers
-        self._written = stats()
-        self._ended = reducer.step
-        self._forget()
+        self.start_from(0)
 
-    def step_begins(self) -> None:
-        """Take note of a new step; all the work of earlier ones is done."""
-        self.step_ended()
-        self._ended = self._reducer.step + 1
-        self._steps += 1
+    def start_from(self, step: int) -> None:
+        """Forget what was seen; `step` steps are done."""
+        self._step = step
+        self._written = self._stats()
+        self._steps = 0
+        self._float32_nbytes = 0.0
+        self._watches: dict[str, list[Watch]] = {}
 
-    def bucket(self, parts: Sequence[Part]) -> list[Part]:
-        """See gradients that are about to be reduced; they may come back with somebody to watch."""
-        self._values += sum(part.values.numel() for part in parts)
-        if not self._measures or self._ended % self._every:
-            return list(parts)
-        watches = {part.name or str(part.tensor): Watch(part) for part in parts}
-        self._watches |= watches
-        return [replace(p, watch=w) for p, w in zip(parts, watches.values(), strict=True)]
+    def begins(self, step: int) -> None:
+        """Step number `step`, from 1, begins; the first to say so ends the last one."""
+        if step > self._step:
+            self.ended()
+            self._step = step
+            self._steps += 1
 
-    def step_ended(self) -> None:
-        """Write, if it is time to: all the work of earlier steps is done."""
-        if self._steps and self._ended % self._every == 0:
+    def sends(self, numel: int, trips: float) -> None:
+        """Count `numel` values: what each would take as float32 is sent `trips` times."""
+        self._float32_nbytes += 4 * numel * trips
+
+    def watched(self, label: str, part: Part) -> Part:
+        """See what is about to be reduced; it may come back with somebody to watch."""
+        if not self._measures or self._step % self._every:
+            return part
+        watch = Watch(part)
+        self._watches.setdefault(label, []).append(watch)
+        return replace(part, watch=watch)
+
+    def ended(self) -> None:
+        """Write, if it is time to: all the work of the last step is done."""
+        if self._steps and self._step % self._every == 0:
             for tag, value in (self._means() | self._nmse()).items():
-                self._writer.add_scalar(f"gradwire/{tag}", value, self._ended)
-            self._written = self._stats()
-            self._forget()
-
-    def _forget(self) -> None:
-        self._steps = self._values = 0
-        self._watches: dict[str, Watch] = {}
+                self._writer.add_scalar(f"gradwire/{tag}", value, self._step)
+            self.start_from(self._step)
 
     def _means(self) -> dict[str, float]:
         now, before = self._stats(), self._written
         sent = now.bytes_sent - before.bytes_sent
-        stages = ("encode_s", "comm_s", "decode_s")
         return {
             "bytes_per_step": sent / self._steps,
-            "of_float32": sent / max(ring_nbytes(4 * self._values, self._reducer.link.size), 1),
-            **{name: (getattr(now, name) - getattr(before, name)) / self._steps for name in stages},
+            "of_float32": sent / max(self._float32_nbytes, 1),
+            **{s: (getattr(now, s) - getattr(before, s)) / self._steps for s in _STAGES},
         }
 
     def _nmse(self) -> dict[str, float]:
         if not self._watches:
             return {}
-        errors = {name: watch.error() for name, watch in self._watches.items()}
-        lost, whole = (sum(column) for column in zip(*errors.values(), strict=True))
-        found = {"nmse": lost / whole if whole else 0.0}
-        if self._layers:
-            for name, (lost, whole) in errors.items():
-                found[f"nmse/{name}"] = lost / whole if whole else 0.0
-        return found
+        errors = {label: _sum([w.error() for w in each]) for label, each in self._watches.items()}
+        found = {"nmse": _ratio(_sum(list(errors.values())))}
+        by_layer = errors if self._layers else {}
+        return found | {f"nmse/{label}": _ratio(error) for label, error in by_layer.items()}
 
 
 class Watch:
@@ -115,10 +108,19 @@ class Watch:
         """The squared norms of what was lost of the gradient, and of the gradient."""
         if not self._slices:
             return 0.0, self._raw
-        lost, whole = zip(*(self._slices[start] for start in sorted(self._slices)), strict=True)
-        return sum(lost), sum(whole)
+        return _sum([self._slices[start] for start in sorted(self._slices)])
 
 
 def energy(values: Tensor) -> float:
     """The squared norm, to be shown and not to be sent."""
     return float(values.double().square().sum())
+
+
+def _sum(errors: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    lost, whole = zip(*errors, strict=True)
+    return sum(lost), sum(whole)
+
+
+def _ratio(error: tuple[float, float]) -> float:
+    lost, whole = error
+    return lost / whole if whole else 0.0

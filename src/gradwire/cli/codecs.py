@@ -12,6 +12,7 @@ from gradwire.terminal.output import JsonFile, check_writable, deliver, refusing
 if TYPE_CHECKING:
     from gradwire.codec import Codec
     from gradwire.codecs import Entry
+    from gradwire.codecs.settings import SpelledCodec
 
 _WORLDS = (2, 4)
 _NUMEL = 1_000_000
@@ -49,12 +50,19 @@ def _describe(name: str, entry: Entry) -> dict[str, Any]:
         "summable": isinstance(codec, SummableCodec),
         "unbiased": codec.unbiased,
         "error_feedback": not codec.unbiased,
-        "collectives": {str(world): choose(codec, world) for world in _WORLDS},
+        "collectives": {str(world): choose(_first(codec), world).name for world in _WORLDS},
         "examples": [_example(spec) for spec in entry.examples],
     }
 
 
-def _defaults(codec: Codec, entry: Entry) -> dict[str, Any]:
+def _first(codec: Codec) -> Codec:
+    """What encodes the first step, of codecs that learn."""
+    from gradwire.adaptive import AdaptiveCodec
+
+    return codec.first(_NUMEL) if isinstance(codec, AdaptiveCodec) else codec
+
+
+def _defaults(codec: SpelledCodec, entry: Entry) -> dict[str, Any]:
     """The settings a spec may change, as they are if it says nothing of them.
 
     `fp16` has none, since its name says it all.
@@ -66,11 +74,11 @@ def _defaults(codec: Codec, entry: Entry) -> dict[str, Any]:
 
 def _example(spec: str) -> dict[str, Any]:
     """A spec and its bits per value; None if they depend on the data, or on what was learned."""
-    from gradwire.adaptive import LearningCodec
+    from gradwire.adaptive import AdaptiveCodec
     from gradwire.codecs import parse
 
     codec = parse(spec)
-    is_known = codec.fixed_size and not isinstance(codec, LearningCodec)
+    is_known = codec.fixed_size and not isinstance(codec, AdaptiveCodec)
     bits = 8 * codec.max_nbytes(_NUMEL) / _NUMEL if is_known else None
     return {"spec": spec, "bits_per_value": bits}
 

@@ -13,18 +13,17 @@ from gradwire.codecs.cast import Cast, Identity
 from gradwire.codecs.dqsg import DQSG
 from gradwire.codecs.fft import FFTSparse
 from gradwire.codecs.global_qsgd import GlobalQSGD
-from gradwire.codecs.global_qsgd.exponential import ExponentialGlobalQSGD as ExponentialGlobalQSGD
-from gradwire.codecs.global_qsgd.uniform import UniformGlobalQSGD as UniformGlobalQSGD
 from gradwire.codecs.gradiveq import GradiVeQ
 from gradwire.codecs.ndqsg import NDQSG
 from gradwire.codecs.qsgd import QSGD
+from gradwire.codecs.settings import SpelledCodec
 
 
 @dataclass(frozen=True)
 class Entry:
     """What `gradwire codecs` says of a codec, and what the contract tests run."""
 
-    make: Callable[..., Codec]
+    make: Callable[..., SpelledCodec]
     summary: str
     examples: tuple[str, ...]
 
@@ -109,7 +108,7 @@ REGISTRY: dict[str, Entry] = {
 }
 
 
-def parse(spec: str) -> Codec:
+def parse(spec: str) -> SpelledCodec:
     """The codec that `spec` spells; `str(codec)` spells it back.
 
     >>> parse("qsgd:bits=2,block=128")
@@ -162,7 +161,7 @@ def _settings(spec: str, name: str, settings: str) -> dict[str, Any]:
     return values
 
 
-def _setting_names(make: Callable[..., Codec]) -> list[str]:
+def _setting_names(make: Callable[..., SpelledCodec]) -> list[str]:
     if isinstance(make, partial):  # the spec name is the setting
         return []
     return [field.name for field in fields(make)]  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """No compression, and the cheapest one: send float32, or round to 16 bits.
 
-    Identity:  payload = x                      32 bits a value
-    Cast:      payload = round16(x)             16 bits a value
+    Identity:  payload = x                      32 bits per value
+    Cast:      payload = round16(x)             16 bits per value
 
 `Cast` rounds to the nearest value, which is deterministic and so biased: by at most 2^-11 of
 the value for float16, 2^-8 for bfloat16. Error feedback therefore is on by default.
@@ -26,17 +26,20 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import ReducibleCodec, SummableCodec, check_size
+from gradwire.codec import NOTHING, Adder, NetworkAdder, SummableCodec
+from gradwire.codecs.settings import SpelledCodec, check_size
 from gradwire.kernels.formats.layout import TILE
-from gradwire.key import Key
+from gradwire.key import Hop, Key
 
 _PIECE = 1 << 16
 _CAST_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
-class Floats(ReducibleCodec):
+class Floats(SummableCodec):
     """A payload that is the vector itself, in `dtype_sent`."""
+
+    unbiased = True
 
     @property
     def dtype_sent(self) -> torch.dtype:
@@ -44,28 +47,17 @@ class Floats(ReducibleCodec):
         return torch.float32
 
     def max_nbytes(self, numel: int) -> int:
-        """The values in `dtype_sent`."""
         return numel * self.dtype_sent.itemsize
 
-    def encode_into(
-        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
-    ) -> int:
-        """Copy the values."""
+    def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
         size = self.max_nbytes(x.numel())
         out[:size].view(self.dtype_sent).copy_(x)
         return size
 
     def decode_into(
-        self,
-        payload: Tensor,
-        out: Tensor,
-        key: Key,
-        offset: int = 0,
-        *,
-        weight: float = 1.0,
-        accumulate: bool = False,
-    ) -> None:
-        """Copy the values back."""
+        self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
+        weight: float = 1.0, accumulate: bool = False,
+    ) -> None:  # fmt: skip
         check_size(payload, self.max_nbytes(out.numel()))
         values = payload.view(self.dtype_sent)
         if not accumulate:
@@ -80,49 +72,47 @@ class Floats(ReducibleCodec):
             else:
                 part.add_(half.float() * weight)
 
+    def adder(self, world: int, shared: Tensor = NOTHING) -> Adder:
+        return FloatAdder(self, world)
+
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
-        """Nothing but values."""
+        """For the codecs below, which users can name."""
         return {"values": payload.numel()}
 
-    def code_nbytes(self, numel: int, world: int) -> int:
-        """As a payload."""
-        return self.max_nbytes(numel)
 
-    def total_nbytes(self, numel: int, world: int) -> int:
-        """The mean: as a payload if it is sent, else as float32."""
-        return self.max_nbytes(numel) if world > 2 else 4 * numel
+class FloatAdder(Adder):
+    """Codes are payloads, and the total is the mean: as a payload if it is sent, else float32."""
 
-    def encode_code(
-        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """As a payload."""
-        self.encode_into(x, out, key)
+    def __init__(self, codec: Floats, world: int) -> None:
+        self._codec = codec
+        self._total_dtype = codec.dtype_sent if world > 2 else torch.float32
+        self.in_turn = codec.dtype_sent == torch.float32
 
-    def add_codes(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int) -> None:
+    def code_nbytes(self, numel: int) -> int:
+        return self._codec.max_nbytes(numel)
+
+    def total_nbytes(self, numel: int) -> int:
+        return numel * self._total_dtype.itemsize
+
+    def encode(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> None:
+        self._codec.encode_into(x, out, key)
+
+    def add(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int = 0) -> None:
         """Write the mean, rounded at random if it is to be sent in 16 bits."""
         kernels.for_device(total.device).mean_floats(
-            codes.view(self.dtype_sent), total.view(self._total_dtype(len(codes))),
-            key=key.of(rank=0, hop=2), offset=offset,
+            codes.view(self._codec.dtype_sent), total.view(self._total_dtype),
+            key=key.of(rank=0, hop=Hop.TOTAL), offset=offset,
         )  # fmt: skip
 
-    def decode_total(
-        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """The total is the mean."""
-        out.copy_(total.view(self._total_dtype(world)))
+    def decode(self, total: Tensor, out: Tensor, key: Key, offset: int = 0) -> None:
+        out.copy_(total.view(self._total_dtype))
 
-    def subtract_code(
-        self, code: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """A code is the vector."""
-        self.decode_into(code, out, key, weight=-1.0, accumulate=True)
-
-    def _total_dtype(self, world: int) -> torch.dtype:
-        return self.dtype_sent if world > 2 else torch.float32
+    def subtract(self, code: Tensor, out: Tensor, key: Key, offset: int = 0) -> None:
+        self._codec.subtract(code, out, key)
 
 
 @dataclass(frozen=True)
-class Identity(Floats, SummableCodec):
+class Identity(Floats, SpelledCodec):
     """Every value as float32.
 
     >>> import gradwire as gw
@@ -130,37 +120,37 @@ class Identity(Floats, SummableCodec):
     Identity()
     """
 
-    unbiased = True
     name = "none"
-    sum_dtype = torch.float32
     collective = "all_reduce"
-    in_turn = True
 
-    def term_nbytes(self, numel: int, world: int) -> int:
-        """As a payload."""
-        return self.max_nbytes(numel)
+    def network_adder(self, world: int, shared: Tensor = NOTHING) -> NetworkAdder:
+        return ShareAdder(world)
 
-    def encode_term(
-        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """The share of this worker in the mean."""
-        torch.mul(x.float(), 1.0 / world, out=out.view(torch.float32))
 
-    def decode_sum(
-        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """The sum is the mean."""
-        self.decode_into(total, out, key)
+class ShareAdder(NetworkAdder):
+    """A code is this worker's share of the mean, x * (1 / world), so the total is the mean."""
 
-    def subtract_term(
-        self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """The share is a `world`-th of the vector."""
-        self.decode_into(term, out, key, weight=-float(world), accumulate=True)
+    dtype = torch.float32
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+
+    def code_nbytes(self, numel: int) -> int:
+        return 4 * numel
+
+    def encode(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> None:
+        torch.mul(x.float(), 1.0 / self._world, out=out.view(torch.float32))
+
+    def decode(self, total: Tensor, out: Tensor, key: Key, offset: int = 0) -> None:
+        out.copy_(total.view(torch.float32))
+
+    def subtract(self, code: Tensor, out: Tensor, key: Key, offset: int = 0) -> None:
+        weight = -float(self._world)
+        Floats().decode_into(code, out, key, weight=weight, accumulate=True)
 
 
 @dataclass(frozen=True)
-class Cast(Floats):
+class Cast(Floats, SpelledCodec):
     """Every value rounded to 16 bits: `dtype` is "fp16" or "bf16".
 
     >>> import torch, gradwire as gw
@@ -172,8 +162,7 @@ class Cast(Floats):
     dtype: str = "fp16"
 
     unbiased = False
-    grain = TILE
-    """Random bits are drawn by tiles."""
+    grain = TILE  # random bits are drawn by tiles
 
     def __post_init__(self) -> None:
         if self.dtype not in _CAST_DTYPES:
@@ -186,7 +175,6 @@ class Cast(Floats):
 
     @property
     def dtype_sent(self) -> torch.dtype:
-        """The type that values are rounded to."""
         return _CAST_DTYPES[self.dtype]
 
     def settings(self) -> dict[str, Any]:

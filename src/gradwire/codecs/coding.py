@@ -24,17 +24,17 @@ import zstandard
 from torch import Tensor
 
 from gradwire import kernels, scratch
-from gradwire.codec import check_size, sizes_up_to
+from gradwire.codecs.settings import check_size, sizes_up_to
 from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
 
-WIRES = ("packed", "elias", "zstd")
+CODINGS = ("packed", "elias", "zstd")
 _MARK = 8
 _local = threading.local()
 
 
 @dataclass(frozen=True)
-class Wire:
-    """One of the wires, for codes of `bits` bits of a quantizer with `levels` levels."""
+class Coding:
+    """One of the three, for codes of `bits` bits of a quantizer with `levels` levels."""
 
     name: str
     bits: int
@@ -93,7 +93,7 @@ class Wire:
         return _as_float(scales), codes
 
     def anatomy(self, payload: Tensor, numel: int, **before: int) -> dict[str, int]:
-        """See `Codec.anatomy`; `before` is what precedes the wire in the payload."""
+        """The bytes of each part, in their order, after what comes `before`."""
         mark = {"mark": _MARK} if self.name == "elias" else {}
         scales = {"scales": self._scale_nbytes(numel)}
         return sizes_up_to("codes", payload, **before, **mark, **scales)

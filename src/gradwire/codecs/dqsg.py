@@ -48,9 +48,9 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import Codec
 from gradwire.codecs import rate
-from gradwire.codecs.coding import WIRES, Wire
+from gradwire.codecs.coding import CODINGS, Coding
+from gradwire.codecs.settings import SpelledCodec
 from gradwire.kernels.formats.layout import MIN_SCALE, TILE, check_block
 from gradwire.key import Key
 
@@ -59,7 +59,7 @@ _ZERO_OF_PLANES = 8
 
 
 @dataclass(frozen=True)
-class DQSG(Codec):
+class DQSG(SpelledCodec):
     """Quantize with subtractive dither. Give one of the first three settings.
 
     levels: levels on each side of zero, up to the block's largest value (1 to 127; default 3).
@@ -109,7 +109,7 @@ class DQSG(Codec):
                 f"`step` must be from 1/64 to 8 times the block's rms, got {self.step!r}; for "
                 "finer steps use `levels=127`."
             )
-        if self.wire not in WIRES:
+        if self.wire not in CODINGS:
             raise ValueError(f'`wire` must be "packed", "elias" or "zstd", got {self.wire!r}.')
         if self.bits_per_value is not None:
             if not is_number(self.bits_per_value, 1, 7):
@@ -142,7 +142,6 @@ class DQSG(Codec):
 
     @property
     def fixed_size(self) -> bool:  # type: ignore[override]
-        """Only packed payloads have a size that is known beforehand."""
         return self.wire == "packed"
 
     @property
@@ -153,13 +152,9 @@ class DQSG(Codec):
         return rate.segment_of(self.block) if self.bits_per_value else max(self.block, TILE)
 
     def max_nbytes(self, numel: int) -> int:
-        """Exact for `packed`; a bound for `elias` and `zstd`."""
-        return self._wire.max_nbytes(numel) + (_HEAD if self.levels is None else 0)
+        return self._coding.max_nbytes(numel) + (_HEAD if self.levels is None else 0)
 
-    def encode_into(
-        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
-    ) -> int:
-        """See `Codec.encode_into`."""
+    def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
         if self.levels is None:
             return self._encode_steps(x, out, key, offset)
 
@@ -169,7 +164,7 @@ class DQSG(Codec):
                 norm="max", key=key, offset=offset,
             )  # fmt: skip
 
-        return self._wire.encode(x.numel(), out, quantize)
+        return self._coding.encode(x.numel(), out, quantize)
 
     def _encode_steps(self, x: Tensor, out: Tensor, key: Key, offset: int) -> int:
         """A head of 4 bytes, 1 if codes are in planes, then steps and codes as in `coding.py`."""
@@ -188,28 +183,21 @@ class DQSG(Codec):
             )  # fmt: skip
 
         out[:_HEAD] = torch.tensor([planes, 0, 0, 0], dtype=torch.uint8)
-        return _HEAD + self._wire.encode(x.numel(), out[_HEAD:], quantize)
+        return _HEAD + self._coding.encode(x.numel(), out[_HEAD:], quantize)
 
     def decode_into(
-        self,
-        payload: Tensor,
-        out: Tensor,
-        key: Key,
-        offset: int = 0,
-        *,
-        weight: float = 1.0,
-        accumulate: bool = False,
-    ) -> None:
-        """See `Codec.decode_into`."""
+        self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
+        weight: float = 1.0, accumulate: bool = False,
+    ) -> None:  # fmt: skip
         if self.levels is None:
             planes = self._planes_of(payload)
-            steps, codes = self._wire.decode(payload[_HEAD:], out.numel())
+            steps, codes = self._coding.decode(payload[_HEAD:], out.numel())
         else:
             planes = False
-            scales, codes = self._wire.decode(payload, out.numel())
+            scales, codes = self._coding.decode(payload, out.numel())
             steps = steps_of(scales, self.levels)
         kernels.for_device(out.device).dequantize_dithered(  # eq. (2)
-            steps, codes, out, zero=self._zero, width=self._wire.width, planes=planes,
+            steps, codes, out, zero=self._zero, width=self._coding.width, planes=planes,
             block=self.block, key=key, offset=offset, weight=weight, accumulate=accumulate,
         )  # fmt: skip
 
@@ -223,7 +211,7 @@ class DQSG(Codec):
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
         """A head if steps vary, then scales or steps, and codes."""
         head = {"head": _HEAD} if self.levels is None else {}
-        return self._wire.anatomy(payload, numel, **head)
+        return self._coding.anatomy(payload, numel, **head)
 
     @property
     def _zero(self) -> int:
@@ -233,9 +221,9 @@ class DQSG(Codec):
         return _ZERO_OF_PLANES if self.wire == "zstd" else 127
 
     @property
-    def _wire(self) -> Wire:
+    def _coding(self) -> Coding:
         levels = 127 if self.levels is None else self.levels
-        return Wire(self.wire, (2 * levels).bit_length(), levels, self.block)
+        return Coding(self.wire, (2 * levels).bit_length(), levels, self.block)
 
 
 def check_levels(levels: int) -> None:

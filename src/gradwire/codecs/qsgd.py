@@ -11,7 +11,7 @@ so that E Q(v) = v. With the l2 norm and n values in a block (lemma 3.1):
     E nonzeros     <= s (s + sqrt(n))                                                        (4)
 
 The message of a block is its norm and the integers z_i with their signs. They travel in one of
-three wires: `packed` in fields of a fixed width; `elias` in the paper's recursive code, sparse
+three codings: `packed` in fields of a fixed width; `elias` in the paper's recursive code, sparse
 (gap, sign, z of the nonzeros) or dense (z + 1 of every value, sign of the nonzeros), whichever
 is shorter; `zstd`, entropy coded at memory speed.
 
@@ -41,8 +41,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codecs.coding import WIRES, Wire
-from gradwire.codecs.settings import Resolved
+from gradwire.codec import Seen
+from gradwire.codecs.coding import CODINGS, Coding
+from gradwire.codecs.settings import ResolvedCodec
 from gradwire.kernels.formats.layout import check_block, grain_of
 from gradwire.key import Key
 
@@ -50,7 +51,7 @@ _NORMS = ("max", "l2")
 
 
 @dataclass(frozen=True)
-class QSGD(Resolved):
+class QSGD(ResolvedCodec):
     """Quantize every block to `bits` bits a value, or to `levels` levels on each side of zero.
 
     bits: 2 to 8, one of them the sign; fewer are coarser. `levels` (1 to 127) overrides it.
@@ -78,28 +79,22 @@ class QSGD(Resolved):
         self._resolve()
         if self.norm not in _NORMS:
             raise ValueError(f'`norm` must be "max" or "l2", got {self.norm!r}.')
-        if self.wire not in WIRES:
+        if self.wire not in CODINGS:
             raise ValueError(f'`wire` must be "packed", "elias" or "zstd", got {self.wire!r}.')
         check_block(self.block)
 
     @property
     def fixed_size(self) -> bool:  # type: ignore[override]
-        """Only packed payloads have a size that is known beforehand."""
         return self.wire == "packed"
 
     @property
     def grain(self) -> int | None:
-        """Blocks and tiles stay whole."""
         return grain_of(self.block)
 
     def max_nbytes(self, numel: int) -> int:
-        """Exact for `packed`; a bound for `elias` and `zstd`."""
-        return self._wire.max_nbytes(numel)
+        return self._coding.max_nbytes(numel)
 
-    def encode_into(
-        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
-    ) -> int:
-        """See `Codec.encode_into`."""
+    def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
 
         def quantize(scales: Tensor, codes: Tensor, width: int) -> None:  # eq. (1)
             kernels.for_device(x.device).quantize(
@@ -107,42 +102,34 @@ class QSGD(Resolved):
                 norm=self.norm, key=key, offset=offset,
             )  # fmt: skip
 
-        return self._wire.encode(x.numel(), out, quantize)
+        return self._coding.encode(x.numel(), out, quantize)
 
     def decode_into(
-        self,
-        payload: Tensor,
-        out: Tensor,
-        key: Key,
-        offset: int = 0,
-        *,
-        weight: float = 1.0,
-        accumulate: bool = False,
-    ) -> None:
-        """See `Codec.decode_into`; neither `key` nor `offset` matters to QSGD."""
-        scales, codes = self._wire.decode(payload, out.numel())
+        self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
+        weight: float = 1.0, accumulate: bool = False,
+    ) -> None:  # fmt: skip
+        scales, codes = self._coding.decode(payload, out.numel())
         kernels.for_device(out.device).dequantize(
-            scales, codes, out, levels=self.num_levels, width=self._wire.width,
+            scales, codes, out, levels=self.num_levels, width=self._coding.width,
             block=self.block, weight=weight, accumulate=accumulate,
         )  # fmt: skip
 
-    def aggregate_into(
+    def mean_into(
         self, payloads: Sequence[Tensor], out: Tensor, keys: Sequence[Key], offset: int = 0
-    ) -> None:
-        """See `Codec.aggregate_into`; packed payloads are decoded and averaged in one pass."""
+    ) -> Seen:
+        """Packed payloads are decoded and averaged in one pass."""
         if self.wire != "packed":
-            super().aggregate_into(payloads, out, keys, offset)
-            return
-        pairs = [self._wire.decode(payload, out.numel()) for payload in payloads]
+            return super().mean_into(payloads, out, keys, offset)
+        pairs = [self._coding.decode(payload, out.numel()) for payload in payloads]
         kernels.for_device(out.device).dequantize_mean(
             [scales for scales, _ in pairs], [codes for _, codes in pairs], out,
-            levels=self.num_levels, width=self._wire.width, block=self.block,
+            levels=self.num_levels, width=self._coding.width, block=self.block,
         )  # fmt: skip
+        return ()
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
-        """Scales and codes."""
-        return self._wire.anatomy(payload, numel)
+        return self._coding.anatomy(payload, numel)
 
     @property
-    def _wire(self) -> Wire:
-        return Wire(self.wire, self.bits, self.num_levels, self.block)
+    def _coding(self) -> Coding:
+        return Coding(self.wire, self.bits, self.num_levels, self.block)

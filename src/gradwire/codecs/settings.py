@@ -1,19 +1,67 @@
-"""The two ways to say how fine a quantizer is: `bits`, and `levels` on each side of zero."""
+"""How codecs are spelled, and the two ways to say how fine a quantizer is: `bits`, and `levels`."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+from torch import Tensor
 
 from gradwire.codec import Codec
 
 DEFAULT_BITS = 4
 
 
-class Resolved(Codec):
+@dataclass(frozen=True)
+class SpelledCodec(Codec):
+    """A codec that users can name.
+
+    ``eval(repr(codec)) == codec``, and ``parse(str(codec)) == codec``.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name in a spec, as in ``qsgd:bits=4``."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that differ from their defaults, ready for JSON."""
+        defaults = {field.name: field.default for field in fields(self)}
+        return {name: v for name, v in asdict(self).items() if v != defaults[name]}
+
+    def __str__(self) -> str:
+        settings = ",".join(f"{name}={str(v).lower()}" for name, v in self.settings().items())
+        return f"{self.name}:{settings}" if settings else self.name
+
+    def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
+        """The bytes of each part of the payload of `numel` values, in their order.
+
+        Raises `ValueError` if it is too short to have them.
+        """
+        return {"payload": payload.numel()}
+
+
+def sizes_up_to(rest: str, payload: Tensor, **parts: int) -> dict[str, int]:
+    """For `anatomy`: parts of known sizes, and what is left of the payload as `rest`."""
+    known = sum(parts.values())
+    if payload.numel() < known:
+        raise ValueError(f"the payload has {payload.numel()} bytes, expected {known} or more.")
+    return {**parts, rest: payload.numel() - known}
+
+
+def check_size(payload: Tensor, expected: int) -> None:
+    """Refuse a payload of fixed size that has another one."""
+    if payload.numel() != expected:
+        raise ValueError(f"the payload has {payload.numel()} bytes, expected {expected}.")
+
+
+@dataclass(frozen=True)
+class ResolvedCodec(SpelledCodec):
     """A codec with fields `bits` and `levels`, of which either says how fine it is."""
 
-    bits: int
-    levels: int | None
+    bits: int = DEFAULT_BITS
+    levels: int | None = None
 
     def _resolve(self) -> None:
         """Check the two, and make one follow from the other."""

@@ -1,36 +1,48 @@
-"""Which collective suits a codec, and which does not."""
+"""Which collective suits a codec."""
 
 from __future__ import annotations
 
-from gradwire.codec import Codec, ReducibleCodec, SummableCodec
+from collections.abc import Sequence
 
-NAMES = ("all_reduce", "all_gather", "two_shot", "code_reduce")
+from torch import Tensor
+
+from gradwire.adaptive import AdaptiveCodec
+from gradwire.codec import Codec
+from gradwire.codecs import as_codec
+from gradwire.collectives.all_gather import AllGather
+from gradwire.collectives.all_reduce import AllReduce
+from gradwire.collectives.code_reduce import CodeReduce
+from gradwire.collectives.collective import Collective
+from gradwire.collectives.image_reduce import ImageReduce
+from gradwire.collectives.two_shot import TwoShot
+from gradwire.key import Key
+
+_ALL: tuple[Collective, ...] = (AllReduce(), AllGather(), TwoShot(), CodeReduce(), ImageReduce())
+COLLECTIVES = {collective.name: collective for collective in _ALL}
 
 
-def choose(codec: Codec, world: int) -> str:
-    """The collective for `codec` among `world` workers."""
-    if codec.collective is not None:
-        return codec.collective
-    if isinstance(codec, SummableCodec):
-        return "all_reduce"
-    return "all_gather" if world <= 2 else "two_shot"
+def choose(codec: Codec, world: int, name: str | None = None) -> Collective:
+    """The collective called `name`, or what suits `codec` among `world` workers.
+
+    A pair that has no meaning is refused, and so is a sum for which there is no room.
+    """
+    name = name or codec.collective or ("all_gather" if world <= 2 else "two_shot")
+    if name not in COLLECTIVES:
+        raise ValueError(f"`collective` must be one of {', '.join(COLLECTIVES)}, got {name}.")
+    COLLECTIVES[name].check(codec, world)
+    return COLLECTIVES[name]
 
 
-def check(codec: Codec, collective: str, world: int = 1) -> None:
-    """Refuse a pair that has no meaning, or terms that have no sum among `world` workers."""
-    if collective not in NAMES:
-        raise ValueError(f"`collective` must be one of {', '.join(NAMES)}, got {collective}.")
-    if collective == "all_reduce" and not isinstance(codec, SummableCodec):
-        raise TypeError(
-            f"payloads of {codec!r} cannot be summed by all_reduce; use `{choose(codec, 3)}`, or a "
-            "codec that can, `GlobalQSGD`."
-        )
-    if collective == "code_reduce" and not isinstance(codec, ReducibleCodec):
-        raise TypeError(
-            f"payloads of {codec!r} cannot be added as codes; use `{choose(codec, 3)}`, or a codec "
-            "that can, such as `GlobalQSGD` or `Cast`."
-        )
-    if collective == "all_reduce" and isinstance(codec, SummableCodec):
-        codec.term_nbytes(0, world)
-    if collective == "code_reduce" and isinstance(codec, ReducibleCodec):
-        codec.total_nbytes(0, world)
+def simulate(
+    codec: Codec | str, vectors: Sequence[Tensor], key: Key, collective: str | None = None
+) -> Tensor:
+    """The mean that workers holding `vectors` agree on (float32, flat).
+
+    Sums are taken in the order of ranks. In `all_reduce` a backend may add the floats of `none` in
+    another order and differ in the last bit. A codec that learns is as it is in the first step.
+    """
+    codec, world = as_codec(codec), len(vectors)
+    vectors = [vector.detach().reshape(-1) for vector in vectors]
+    if isinstance(codec, AdaptiveCodec):
+        codec = codec.first(vectors[0].numel())
+    return choose(codec, world, collective).simulate(codec, vectors, key)

@@ -1,60 +1,80 @@
-"""What a slice gives to be encoded, and what becomes of it when its mean has come."""
+"""Error feedback around one exchange.
+
+A worker encodes its gradient plus what it owes of it. When the mean has come, what its own message
+did not say is owed anew.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from gradwire.codec import is_finite
 from gradwire.collectives.parts import Slice
+from gradwire.kernels.exact import is_finite
 from gradwire.transport.link import Link
 
-
-def take(link: Link, pieces: Sequence[Slice]) -> list[Tensor]:
-    """What is to be encoded, timed."""
-    with link.account.timed("encode"):
-        return sources(link, pieces)
+T = TypeVar("T")
 
 
 def sources(link: Link, pieces: Sequence[Slice]) -> list[Tensor]:
-    """What is to be encoded: each gradient, with its residual if there is one.
+    """What is to be encoded: each gradient, with the share of its residual that is due.
 
     They stay as they are until `settle`, in the gradients or in scratch memory of `link`.
     """
-    fed = [piece for piece in pieces if piece.residual is not None]
-    sums = iter(
-        torch.split(link.floats("source", sum(p.numel for p in fed)), [p.numel for p in fed])
-    )
+    fed = [piece.numel for piece in pieces if piece.residual is not None]
+    sums = iter(torch.split(link.floats("source", sum(fed)), fed))
     found = []
-    for piece in pieces:
-        if piece.residual is None:
-            found.append(piece.values if piece.part.watch is None else piece.values.clone())
-        else:
-            found.append(torch.add(piece.residual, piece.values, out=next(sums)))
+    with link.account.timed("encode"):
+        for piece in pieces:
+            if piece.residual is None:
+                found.append(piece.values if piece.part.watch is None else piece.values.clone())
+            elif piece.part.share == 1:
+                found.append(torch.add(piece.residual, piece.values, out=next(sums)))
+            else:
+                due = torch.mul(piece.residual, piece.part.share, out=next(sums))
+                found.append(due.add_(piece.values))
     return found
 
 
-def target(link: Link, piece: Slice) -> Tensor:
-    """Where the mean is decoded to, as float32."""
-    if piece.values.dtype == torch.float32:
-        return piece.values
-    return link.floats("target", piece.numel)
-
-
 def settle(
-    piece: Slice, source: Tensor, result: Tensor, subtract: Callable[[Tensor], None]
-) -> None:
-    """Store the mean; the source, less what `subtract` takes off it, becomes the residual.
+    link: Link,
+    piece: Slice,
+    source: Tensor,
+    decode: Callable[[Tensor], T],
+    subtract: Callable[[Tensor], None],
+) -> T:
+    """Store the mean that `decode` writes, and update the residual; what `decode` returns.
 
-    What is taken off is what this worker's own message says. Where the mean is not finite the
-    residual stays as it was. Every rank sees the same mean, so all decide alike.
+    `subtract` takes what this worker's own message says off a vector that holds the source. Where
+    the mean is not finite the residual stays as it was. Every rank sees the same mean, so all
+    decide alike.
     """
+    direct = piece.values.dtype == torch.float32
+    result = piece.values if direct else link.floats("target", piece.numel)
+    decoded = decode(result)
+    tell(piece, source, subtract)
+    if not direct:
+        piece.values.copy_(result)  # float16 may not hold it
+    if piece.residual is not None and is_finite(piece.values):
+        owe(piece, source, subtract)
+    return decoded
+
+
+def tell(piece: Slice, source: Tensor, subtract: Callable[[Tensor], None]) -> None:
+    """Tell who watches, if anybody does, what was lost."""
     if piece.part.watch is not None:
         subtract(lost := source.to(torch.float32, copy=True))
         piece.part.watch(piece.start, source, lost)
-    if result.data_ptr() != piece.values.data_ptr():
-        piece.values.copy_(result)  # float16 may not hold it
-    if piece.residual is not None and is_finite(piece.values):
-        subtract(piece.residual.copy_(source))
+
+
+def owe(piece: Slice, source: Tensor, subtract: Callable[[Tensor], None]) -> None:
+    """What the message did not say, and what was not due, is the new residual."""
+    if piece.residual is None:
+        return
+    kept = piece.residual * (1.0 - piece.part.share) if piece.part.share < 1 else None
+    subtract(piece.residual.copy_(source))
+    if kept is not None:
+        piece.residual.add_(kept)

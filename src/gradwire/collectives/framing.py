@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gradwire.codec import Seen
+from gradwire.collectives.parts import Slice
+from gradwire.key import Key
 from gradwire.transport.link import Link
 
 ALIGN = 8
@@ -30,6 +34,27 @@ def payloads_of(message: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         payloads.append(message[at : at + size])
         at += aligned(size)
     return payloads
+
+
+def encode_all(
+    link: Link, pieces: Sequence[Slice], inputs: Sequence[Tensor], key: Key, *, room: str = "send"
+) -> tuple[Tensor, list[int]]:
+    """One message of the payloads of `inputs`, which belong to `pieces`, and their sizes."""
+    out = link.room(room, sum(aligned(piece.codec.max_nbytes(piece.numel)) for piece in pieces))
+    sizes, at = [], 0
+    with link.account.timed("encode"):
+        for piece, source in zip(pieces, inputs, strict=True):
+            own = key.of(tensor=piece.part.tensor)
+            sizes.append(piece.codec.encode_into(source, out[at:], own, piece.start))
+            at += aligned(sizes[-1])
+    return out[:at], sizes
+
+
+def announce(link: Link, pieces: Sequence[Slice], sizes: list[int]) -> list[list[int]]:
+    """Enter this worker's message into the account; the sizes of every worker's payloads."""
+    link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
+    fixed = all(piece.codec.fixed_size for piece in pieces)
+    return [sizes] * link.size if fixed else link.gather_sizes(sizes)
 
 
 def gather(link: Link, message: Tensor, all_sizes: Sequence[Sequence[int]]) -> list[list[Tensor]]:
@@ -57,3 +82,55 @@ def exchange(
     link.all_to_all(received, message, out_nbytes, in_nbytes)
     messages = torch.split(received, out_nbytes)
     return [payloads_of(m, row) for m, row in zip(messages, mine, strict=True)]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A payload of a piece, and the key it was encoded with."""
+
+    piece: Slice
+    payload: Tensor
+    key: Key
+
+    def decode(self, out: Tensor) -> None:
+        """Write what it says."""
+        self.piece.codec.decode_into(self.payload, out, self.key, self.piece.start)
+
+    def subtract(self, out: Tensor) -> None:
+        """Take what it says off `out`, which holds what was encoded."""
+        self.piece.codec.subtract(self.payload, out, self.key, self.piece.start)
+
+
+def sent(pieces: Sequence[Slice], payloads: Sequence[Tensor], key: Key) -> list[Sent]:
+    """The payloads of `pieces`, all encoded with `key`."""
+    pairs = zip(pieces, payloads, strict=True)
+    return [Sent(piece, payload, key.of(tensor=piece.part.tensor)) for piece, payload in pairs]
+
+
+@dataclass(frozen=True)
+class Received:
+    """The payloads of a piece, one of each worker in the order of ranks."""
+
+    piece: Slice
+    payloads: Sequence[Tensor]
+    key: Key
+
+    def mean(self, out: Tensor) -> Seen:
+        """Write their mean; what was seen of it."""
+        ranks, tensor = range(len(self.payloads)), self.piece.part.tensor
+        keys = [self.key.of(tensor=tensor, rank=rank) for rank in ranks]
+        return self.piece.codec.mean_into(self.payloads, out, keys, self.piece.start)
+
+
+def received(pieces: Sequence[Slice], rows: Sequence[Sequence[Tensor]], key: Key) -> list[Received]:
+    """The payloads of `pieces`, of which each worker has sent a row."""
+    columns = zip(*rows, strict=True) if pieces else ()
+    return [Received(p, payloads, key) for p, payloads in zip(pieces, columns, strict=True)]
+
+
+def average(link: Link, pieces: Sequence[Received]) -> tuple[Sequence[Tensor], list[Seen]]:
+    """The mean of each (float32, in scratch memory of `link`), and what was seen of it."""
+    numels = [each.piece.numel for each in pieces]
+    means = torch.split(link.floats("mean", sum(numels)), numels)
+    with link.account.timed("decode"):
+        return means, [each.mean(mean) for each, mean in zip(pieces, means, strict=True)]

@@ -8,32 +8,44 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gradwire.adaptive import Layout
+from gradwire.codec import Codec
+from gradwire.codecs.cast import Identity
+
+_RAW = Identity()
 
 
 @dataclass(frozen=True)
 class Part:
     """The gradient of one parameter: a flat view, overwritten by the mean.
 
-    `tensor` is the parameter's number, the same on every rank. `residual`, if there is one, is
-    added before encoding and takes up the error made by it (float32, as long as `values`).
-    `alone` asks for payloads that need no others to be decoded (`Codec.num_dependent`).
-    `layout` is for codecs that look at the parameter as more than a flat vector, and `name` for
-    messages to people. `watch`, if there is one, is told what this worker's messages lose: the
-    place of a slice, what was encoded of it, and that less what the message says.
+    tensor: the parameter's number, the same on every rank.
+    codec: what encodes it; raw if nothing is said.
+    residual: what is owed of it (float32, as long as `values`), if there is error feedback.
+    share: how much of the residual is to be delivered.
+    layout: for codecs that look at the parameter as more than a flat vector.
+    name: for messages to people.
+    watch: is told what this worker's messages lose: the place of a slice, what was encoded of it,
+        and that less what the message says.
     """
 
     values: Tensor
     tensor: int
+    codec: Codec = _RAW
     residual: Tensor | None = None
-    alone: bool = False
+    share: float = 1.0
     layout: Layout | None = None
     name: str = ""
     watch: Callable[[int, Tensor, Tensor], None] | None = None
 
     @property
     def label(self) -> str:
-        """What to call it in a message."""
+        """What to call it in a message to people."""
         return f"'{self.name}'" if self.name else f"parameter {self.tensor}"
+
+    @property
+    def key(self) -> str:
+        """What its residual is kept by."""
+        return self.name or str(self.tensor)
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,11 @@ class Slice:
     part: Part
     start: int
     stop: int
+
+    @property
+    def codec(self) -> Codec:
+        """What encodes it."""
+        return self.part.codec
 
     @property
     def numel(self) -> int:
@@ -56,14 +73,16 @@ class Slice:
 
     @property
     def residual(self) -> Tensor | None:
-        """The stretch of the residual that belongs here."""
+        """What is owed of it and is to be delivered now, at least in part."""
         residual = self.part.residual
-        return None if residual is None else residual[self.start : self.stop]
+        return (
+            residual[self.start : self.stop] if residual is not None and self.part.share else None
+        )
 
     @property
     def is_followed(self) -> bool:
         """Must what was encoded, and what was sent of it, be kept until the mean has come?"""
-        return self.part.residual is not None or self.part.watch is not None
+        return self.residual is not None or self.part.watch is not None
 
 
 def whole(parts: Sequence[Part]) -> list[Slice]:
@@ -71,17 +90,17 @@ def whole(parts: Sequence[Part]) -> list[Slice]:
     return [Slice(part, 0, part.values.numel()) for part in parts]
 
 
-def cut(pieces: Sequence[Slice], grain: int | None, count: int) -> list[list[Slice]]:
+def cut(pieces: Sequence[Slice], count: int) -> list[list[Slice]]:
     """Deal `pieces` to `count` lists of about as many values each.
 
-    A piece is cut only at multiples of `grain` values of its part, and not at all if that is
-    None; lists may then be empty.
+    A piece is cut only at multiples of its codec's grain, counted in its part, and not at all if
+    that is None; lists may then be empty.
     """
     total = sum(piece.numel for piece in pieces)
     lists: list[list[Slice]] = [[] for _ in range(count)]
     base = 0
     for piece in pieces:
-        unit = grain or max(piece.numel, 1)
+        unit = piece.codec.grain or max(piece.numel, 1)
         ideal = [total * i / count - base for i in range(count)]
         cuts = [min(max(round(at / unit) * unit, 0), piece.numel) for at in ideal] + [piece.numel]
         cuts[0] = 0

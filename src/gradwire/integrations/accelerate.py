@@ -11,13 +11,14 @@ from typing import Any
 from accelerate import Accelerator
 from torch import nn
 
+from gradwire.adapters.handle import Handle
 from gradwire.codec import Codec
-from gradwire.integrations.workers import AnyHandle, attach_if_many, load_from, save_to
+from gradwire.integrations.workers import attach_if_many, load_from, save_to
 
 
 def attach(
     accelerator: Accelerator, model: nn.Module, codec: Codec | str, **options: Any
-) -> AnyHandle | None:
+) -> Handle | None:
     """Reduce the gradients of `model`, as `accelerator.prepare` returned it, through `codec`.
 
     `options` are those of `gw.attach`. `accelerator.save_state` and `load_state` include the state,

@@ -12,8 +12,9 @@ from typing import Any
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from gradwire.adapters.handle import Handle
 from gradwire.codec import Codec
-from gradwire.integrations.workers import AnyHandle, attach_if_many
+from gradwire.integrations.workers import attach_if_many
 
 
 class Compress(Callback):
@@ -27,7 +28,7 @@ class Compress(Callback):
     def __init__(self, codec: Codec | str, **options: Any) -> None:
         self.codec = codec
         self.options = options
-        self.handle: AnyHandle | None = None
+        self.handle: Handle | None = None
         self._loaded: list[dict[str, Any]] | None = None
         self._is_fitting = False
 

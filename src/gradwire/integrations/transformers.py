@@ -12,8 +12,9 @@ from typing import Any
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
+from gradwire.adapters.handle import Handle
 from gradwire.codec import Codec
-from gradwire.integrations.workers import AnyHandle, attach_if_many, load_from, save_to
+from gradwire.integrations.workers import attach_if_many, load_from, save_to
 
 
 class Compressed:
@@ -25,7 +26,7 @@ class Compressed:
     """
 
     args: TrainingArguments
-    handle: AnyHandle | None = None
+    handle: Handle | None = None
 
     def __init__(
         self,

@@ -12,19 +12,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.adapters.attach import attach
-from gradwire.adapters.fsdp import handle as sharded
 from gradwire.adapters.handle import Handle
 
-AnyHandle = Handle | sharded.Handle
 
-
-def attach_if_many(module: nn.Module, codec: Any, **options: Any) -> AnyHandle | None:
+def attach_if_many(module: nn.Module, codec: Any, **options: Any) -> Handle | None:
     """`gw.attach`, or a warning and None where there is one worker and nothing is exchanged.
 
     A framework's own module around an FSDP2 module will do.
     """
     if dist.is_initialized() and dist.get_world_size() > 1:
-        handle: AnyHandle = attach(_parallel(module), codec, **options)
+        handle: Handle = attach(_parallel(module), codec, **options)
         return handle
     warnings.warn(
         f"{codec} is not attached: there is one worker, which exchanges no gradients.", stacklevel=3
@@ -43,13 +40,13 @@ def _parallel(module: nn.Module) -> Any:
     return outer[0] if outer else module
 
 
-def save_to(folder: str | Path, handle: AnyHandle, name: str = "gradwire") -> None:
+def save_to(folder: str | Path, handle: Handle, name: str = "gradwire") -> None:
     """Write this rank's state into `folder`, next to that of the others. Call it on every rank."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     torch.save(handle.state_dict(), _path(folder, name, dist.get_rank()))
 
 
-def load_from(folder: str | Path, handle: AnyHandle, name: str = "gradwire") -> None:
+def load_from(folder: str | Path, handle: Handle, name: str = "gradwire") -> None:
     """Go on from what `save_to` wrote. Call it on every rank.
 
     A rank that did not exist then takes up the state of rank 0, of which `load_state_dict` keeps

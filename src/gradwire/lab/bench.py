@@ -10,7 +10,7 @@ the figures shown.
 All buffers are allocated and touched, and all kernels compiled, before the clock starts: in
 training they are reused at every step. What a codec allocates for itself inside a call counts.
 
-Of noise nothing can be learned, so a codec that learns is measured by `LearningCodec.example`.
+Of noise nothing can be learned, so a codec that learns is measured by `AdaptiveCodec.examples`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwire.adaptive import LearningCodec
+from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec
 from gradwire.codecs import parse
 from gradwire.kernels import cpu
@@ -152,8 +152,8 @@ class Bench:
         return turns if rounds % EAGER_EVERY else [self.eager, *turns]
 
     def _subject(self, spec: str, codec: Codec) -> Subject:
-        if isinstance(codec, LearningCodec):
-            codec = codec.example(self.setup.numel)
+        if isinstance(codec, AdaptiveCodec):
+            codec, *_ = codec.examples(self.setup.numel)
         room = torch.empty(codec.max_nbytes(self.setup.numel), dtype=torch.uint8).zero_()
         encode = partial(codec.encode_into, self.x, room, self.key)
         payload = room[: encode()]

@@ -10,7 +10,11 @@ import gradwire as gw
 from gradwire.lab.records import Listener, Remark
 from gradwire.terminal.output import counted
 
-COMPRESSING = "compress"  # how `Stats.learned` starts for a parameter that is compressed
+COMPRESSING = (
+    "compress",
+    "nested",
+    "plain",
+)  # how `Stats.learned` starts if something is compressed
 HOPELESS = "raw"  # and for one that gains nothing
 
 
@@ -47,9 +51,9 @@ def on_run(
         yield "A single worker has nobody to send to, so there are no bytes and no ratio."
     if end.learned:
         yield from _on_learning(codec, learned, end.learned)
-    if end.fallbacks:
+    if fallbacks := end.counts.get("fallbacks"):
         yield (
-            f"{codec} sent its plain code {counted(end.fallbacks, 'time')} in "
+            f"{codec} sent its plain code {counted(int(fallbacks), 'time')} in "
             f"{counted(len(learned), 'step')}, once for each parameter and step in which workers "
             "differed too much for the nested one."
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.adaptive import LearningCodec
+from gradwire.adaptive import AdaptiveCodec
 from gradwire.lab.data import Dataset, batches
 from gradwire.lab.measure import Log, Row, evaluate, mean_over_workers, whole
 from gradwire.lab.records import Listener, Progress, Result, Settings, float32_bytes, ignore
@@ -157,10 +157,7 @@ class Run:
 def _compile(codec: gw.Codec, num_workers: int) -> None:
     """Compile the codec's kernels on one worker a machine; the others find them in its cache."""
     if int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0:
-        codecs = [codec]
-        if isinstance(codec, LearningCodec):
-            example = codec.example(REHEARSAL_NUMEL)
-            codecs += [example, example.through]
+        codecs = codec.examples(REHEARSAL_NUMEL) if isinstance(codec, AdaptiveCodec) else (codec,)
         for each in codecs:
             gw.simulate(each, list(torch.randn(num_workers, REHEARSAL_NUMEL)), gw.Key())
     dist.barrier()

@@ -1,157 +1,168 @@
-"""What the learning codec of a reducer has learned so far, by parameter.
-
-It sends some steps raw, and says how much of a residual these are to deliver.
-"""
+"""What an adaptive codec has learned so far, by parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+import logging
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradwire import collectives
-from gradwire.adaptive import AffineCodec, Layout, LearningCodec, State
-from gradwire.codecs.cast import Identity
-from gradwire.collectives.feedback import settle, take, target
-from gradwire.collectives.parts import Part, whole
-from gradwire.collectives.statistics import Job
+from gradwire.adaptive import AdaptiveCodec, FittedCodec, Layout, State
+from gradwire.codec import Seen
+from gradwire.collectives.choose import COLLECTIVES
+from gradwire.collectives.collective import Collective, Sighting
+from gradwire.collectives.parts import Part, Slice
 from gradwire.key import Key
 from gradwire.transport.link import Link
 
+_logger = logging.getLogger(__name__)
 
-class Learner:
-    """Keeps a state for each parameter, bitwise equal on every rank."""
 
-    def __init__(self, codec: LearningCodec[Any], *, owing: bool) -> None:
-        self.codec = codec
-        self.owing = owing
-        self.states: dict[int, State] = {}
+class Adaptation:
+    """Keeps a state for each parameter, bitwise equal on every rank.
 
-    def reduce(self, link: Link, parts: Sequence[Part], key: Key) -> None:
-        """Each part by what its state says: one message of images, one of raw values."""
-        maps = {part.tensor: self.codec_for(part) for part in parts}
-        self._reduce_raw(link, [part for part in parts if maps[part.tensor] is None], key)
-        mapped = [(part, each) for part in parts if (each := maps[part.tensor]) is not None]
-        remarks = self._reduce_images(link, mapped, key) if mapped else {}
-        self._learn(link, parts, [remarks.get(part.tensor, ()) for part in parts])
+    Ranks agree on all of it, so if something is to be said, rank 0 says it for all, once: when a
+    step begins, and all that was learned in the last one is known.
+    """
 
-    def codec_for(self, part: Part) -> AffineCodec | None:
-        """What encodes this part in this step; None: it travels raw."""
-        return self.codec.codec_for(self._state(part), _layout(part))
-
-    def _reduce_images(
-        self, link: Link, mapped: Sequence[tuple[Part, AffineCodec]], key: Key
-    ) -> dict[int, tuple[float, ...]]:
-        """Reduce the images of these parts; the energies sent and lost of each."""
-        pieces, maps = whole([part for part, _ in mapped]), [each for _, each in mapped]
-        sources = take(link, pieces)
-        sizes = [each.image_numel for each in maps]
-        images = torch.split(link.floats("images", sum(sizes)), sizes)
-        with link.account.timed("encode"):
-            energies = torch.tensor(
-                [m.project(x, y) for m, x, y in zip(maps, sources, images, strict=True)],
-                dtype=torch.float64,
-            )
-        link.sum_in_order(energies.view(-1))
-        link.account.message(sum(piece.numel for piece in pieces), energies.nbytes)
-        shadows = whole([Part(y, p.part.tensor) for y, p in zip(images, pieces, strict=True)])
-        sums = collectives.sum_codes(link, maps[0].through, shadows, images, key)
-        with link.account.timed("decode"):
-            for piece, source, each, image, (job, total, own) in zip(
-                pieces, sources, maps, images, sums, strict=True
-            ):
-                result = target(link, piece)
-                job.decode(total, image)
-                each.expand(image, result)
-                settle(piece, source, result, partial(_subtract, each, job, own, image))
-        means = (energies / link.size).tolist()
-        return {piece.part.tensor: tuple(m) for piece, m in zip(pieces, means, strict=True)}
-
-    def _reduce_raw(self, link: Link, parts: Sequence[Part], key: Key) -> None:
-        """Send these parts as they are, with the share of what they owe that is due.
-
-        A mean that is not finite has delivered nothing; all ranks see the same one.
-        """
-        if not parts:
-            return
-        shares = [self.codec.share_due(self._state(part)) for part in parts]
-        with link.account.timed("encode"):
-            inputs = [
-                part.values if part.residual is None or not share
-                else (part.residual * share).add_(part.values)
-                for part, share in zip(parts, shares, strict=True)
-            ]  # fmt: skip
-        sums = collectives.sum_codes(link, Identity(), whole(parts), inputs, key)
-        link.account.message(sum(part.values.numel() for part in parts), 0)
-        with link.account.timed("decode"):
-            for part, share, (job, total, _) in zip(parts, shares, sums, strict=True):
-                result = target(link, job.piece)
-                job.decode(total, result)
-                owed = result if part.residual is None else part.residual
-                settle(job.piece, owed, result, partial(_keep, 1.0 - share))
-
-    def _learn(
-        self, link: Link, parts: Sequence[Part], remarks: Sequence[tuple[float, ...]]
+    def __init__(
+        self, codec: AdaptiveCodec[Any], collective: Collective, link: Link, *, owing: bool
     ) -> None:
-        """Take in the means of a step, then hold the lessons that are due over `link`."""
-        for part, remark in zip(parts, remarks, strict=True):
-            self.states[part.tensor] = self.codec.learn(
-                self._state(part), _layout(part), part.values, remark, owing=self.owing
+        self.codec = codec
+        self.states: dict[int, State] = {}
+        self.counts: Counter[str] = Counter()
+        self._collective = collective
+        self._owing = owing
+        self._world = link.size
+        self._speaks = link.rank == 0
+        self._labels: dict[int, str] = {}
+        self._before: dict[int, State] = {}
+        self._lock = threading.Lock()  # buckets may end in several threads at once
+
+    def begin_step(self) -> None:
+        """Say what is to be said of the last step."""
+        if not self._speaks:
+            return
+        with self._lock:
+            states = {self._labels[tensor]: self.states[tensor] for tensor in self._labels}
+        doubts = self.codec.doubts(states)
+        if doubts is not None:
+            self._speaks = False
+            _logger.warning(doubts)
+
+    def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
+        """Each piece through the codec that its state asks for, by the collective of that."""
+        self._fit(link, pieces)
+        by_collective: dict[Collective, list[Slice]] = {}
+        for piece in pieces:
+            adapted = replace(piece, part=self._adapted(piece.part))
+            name = adapted.codec.collective
+            collective = self._collective if name is None else COLLECTIVES[name]
+            by_collective.setdefault(collective, []).append(adapted)
+        return [
+            sighting
+            for collective in sorted(by_collective, key=lambda each: each.name)
+            for sighting in collective.reduce(link, by_collective[collective], key)
+        ]
+
+    def learn(self, parts: Sequence[Part], sightings: Sequence[Sighting]) -> None:
+        """Take in the means of a bucket, and what was seen of them."""
+        found: dict[int, list[Sighting]] = {}
+        for sighting in sightings:
+            found.setdefault(sighting[0].part.tensor, []).append(sighting)
+        for part in parts:
+            seen, state, layout = (
+                _joined(found.get(part.tensor, [])),
+                self.state(part),
+                _layout(part),
             )
-        due = [part for part in parts if self.codec.is_due(self._state(part))]
-        if due:
-            for part, lesson in zip(due, self._lessons(link, due), strict=True):
-                state = self.codec.adopt(self._state(part), _layout(part), lesson)
-                self.states[part.tensor] = state
+            learned = self.codec.learn(state, layout, part.values, seen, owing=self._owing)
+            counts = self.codec.counts(state, seen, part.values.numel(), self._world)
+            with self._lock:
+                self.counts.update(counts)
+                self.states[part.tensor] = learned
+                self._labels[part.tensor] = part.label
+
+    def state(self, part: Part) -> State:
+        """Where a parameter stands."""
+        return self.states.get(part.tensor) or self.codec.start()
 
     def describe(self, tensor: int) -> str:
         """Where parameter number `tensor` stands, in a few words."""
         return self.codec.describe(self.states.get(tensor) or self.codec.start())
 
-    def save(self, numbers: dict[str, int]) -> dict[str, Any]:
+    def remember(self) -> None:
+        """Keep what is known now, for `undo`."""
+        self._before = dict(self.states)
+
+    def undo(self) -> None:
+        """Forget what was learned since `remember`."""
+        self.states = dict(self._before)
+
+    def save(self, numbers: Mapping[str, int]) -> dict[str, Any]:
         """The states by parameter name, of tensors, numbers and words only."""
         return {n: self.states[i].fields() for n, i in numbers.items() if i in self.states}
 
-    def load(self, saved: dict[str, Any], numbers: dict[str, int]) -> None:
-        """Go on where `save` left off."""
+    def loaded(
+        self, saved: Mapping[str, Any], numbers: Mapping[str, int], *, same_world: bool
+    ) -> dict[int, State]:
+        """What `save` has saved, to be put into `states`."""
         unknown = sorted(set(saved) - set(numbers))
         if unknown:
             raise ValueError(f"the state has learned of unknown parameters: {unknown}.")
         make = self.codec.state_type
-        self.states = {numbers[name]: make(**fields) for name, fields in saved.items()}
+        if not same_world and not make.outlives_workers:
+            return {}
+        return {numbers[name]: make(**fields) for name, fields in saved.items()}
 
-    def _state(self, part: Part) -> State:
-        return self.states.get(part.tensor) or self.codec.start()
+    def _adapted(self, part: Part) -> Part:
+        state = self.state(part)
+        codec = self.codec.codec_for(state, _layout(part))
+        return replace(part, codec=codec, share=self.codec.share_due(state))
 
-    def _lessons(self, link: Link, due: Sequence[Part]) -> Sequence[Tensor]:
-        """Worked out by rank 0 and sent to all: another BLAS would give other bits."""
-        sizes = torch.zeros(len(due), dtype=torch.int64)
-        joined = torch.empty(0)
-        if link.rank == 0:
-            with link.account.timed("encode"):
-                lessons = [self.codec.lesson(self._state(part), _layout(part)) for part in due]
-                sizes = torch.tensor([lesson.numel() for lesson in lessons])
-                joined = torch.cat(lessons)
-        link.broadcast(sizes)
-        joined = joined if link.rank == 0 else torch.empty(sum(sizes.tolist()))
-        if joined.numel():
-            link.broadcast(joined)
-        return [lesson.clone() for lesson in torch.split(joined, sizes.tolist())]
-
-
-def _subtract(each: AffineCodec, job: Job, own: Tensor, room: Tensor, out: Tensor) -> None:
-    """Take what this worker's own codes say off `out`."""
-    job.subtract(own, room.zero_())
-    each.subtract(room, out)
+    def _fit(self, link: Link, pieces: Sequence[Slice]) -> None:
+        """Fit the states that are due for it. Rank 0 works it out: others may find other bits."""
+        codec = self.codec
+        if not isinstance(codec, FittedCodec):
+            return
+        due = [piece.part for piece in pieces if codec.is_due(self.state(piece.part))]
+        if not due:
+            return
+        with link.account.timed("encode"):
+            fits = [codec.fit(self.state(p), _layout(p)) for p in due] if link.rank == 0 else []
+        for part, fitted in zip(due, _broadcast(link, fits, len(due)), strict=True):
+            self.states[part.tensor] = codec.adopt(self.state(part), _layout(part), fitted)
 
 
-def _keep(share: float, out: Tensor) -> None:
-    if share != 1:
-        out.mul_(share)
+def _broadcast(link: Link, tensors: Sequence[Tensor], count: int) -> list[Tensor]:
+    """The `count` tensors of rank 0 (float32, flat)."""
+    sizes = torch.zeros(count, dtype=torch.int64)
+    if link.rank == 0:
+        sizes = torch.tensor([tensor.numel() for tensor in tensors])
+    link.broadcast(sizes)
+    joined = torch.cat(list(tensors)) if link.rank == 0 else torch.empty(sum(sizes.tolist()))
+    if joined.numel():
+        link.broadcast(joined)
+    return [tensor.clone() for tensor in torch.split(joined, sizes.tolist())]
+
+
+def _joined(sightings: Sequence[Sighting]) -> Seen:
+    """What was seen of a parameter: the mean over its slices, weighted by their values."""
+    if len(sightings) <= 1:
+        return sightings[0][1] if sightings else ()
+    values = sum(piece.numel for piece, _ in sightings)
+    columns = zip(*(seen for _, seen in sightings), strict=True)
+    sizes = [piece.numel for piece, _ in sightings]
+    return tuple(
+        sum(number * n for number, n in zip(column, sizes, strict=True)) / values
+        for column in columns
+    )
 
 
 def _layout(part: Part) -> Layout:
-    return part.layout or Layout((part.values.numel(),), (1,))
+    return part.layout or Layout.flat(part.values.numel())

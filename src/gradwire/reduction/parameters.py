@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.adaptive import Layout
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -16,6 +18,7 @@ class Parameter:
     name: str
     number: int
     value: Tensor
+    layout: Layout
     is_trained: bool
     is_sparse: bool
 
@@ -41,6 +44,7 @@ def parameters_of(module: DistributedDataParallel) -> list[Parameter]:
             name.replace("_orig_mod.", ""),
             number,
             value,
+            Layout.of(value),
             is_trained=value.requires_grad and name not in module.parameters_to_ignore,
             is_sparse=id(value) in sparse,
         )

@@ -77,7 +77,7 @@ def _row(reducer: Reducer, parameter: Parameter) -> Row:
         return Row(parameter.name, numel, codec, "all_reduce", 8.0 * value.element_size())
     bits = 8 * route.max_nbytes(numel) / numel
     return Row(
-        parameter.name, numel, str(route.codec), route.collective, bits, route.has_fixed_size
+        parameter.name, numel, str(route.codec), route.collective.name, bits, route.has_fixed_size
     )
 
 

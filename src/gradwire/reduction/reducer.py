@@ -3,30 +3,30 @@
 The coded parameters of a bucket are sorted by codec and cut into chunks, which can be reduced one
 beside the other. Others travel raw: small ones, those a policy skips, those of a type no codec
 takes, such as float64, and all of them in warm-up steps.
-Residuals are kept by parameter, never by bucket: DDP rebuilds and reorders its buckets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch.futures import Future
 
-from gradwire import collectives
 from gradwire.codec import FLOAT_DTYPES, Codec
 from gradwire.codecs.cast import Identity
+from gradwire.collectives.collective import Sighting
 from gradwire.collectives.parts import Part, Slice, cut, whole
 from gradwire.key import Key
-from gradwire.reduction.adaptation import Learner
-from gradwire.reduction.failures import Failures
+from gradwire.reduction.adaptation import Adaptation
 from gradwire.reduction.policy import MIN_NUMEL
+from gradwire.reduction.residuals import Residuals
 from gradwire.reduction.route import Route
-from gradwire.reduction.small import reduce_joined, reduce_raw
-from gradwire.transport.lanes import Job
+from gradwire.reduction.small import SmallParts, reduce_raw, reduce_sparse
+from gradwire.transport.executor import Executor, Job, join
 from gradwire.transport.link import Link, LinkError
 
 CHUNK = 1 << 20
@@ -37,20 +37,6 @@ messages, so not too few. At 1 Gbit/s half as many took 5 % longer among four wo
 a third longer; four times as many took 14 % longer between two.
 """
 _FEW = 256
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is to be done for one bucket.
-
-    Jobs are independent of each other and may run at once, each over a link of its own; `small`
-    is to be reduced raw, with that of other buckets if one likes. Of each route in turn, `chunks`
-    says what the jobs do.
-    """
-
-    jobs: Sequence[Job]
-    small: Sequence[Part]
-    chunks: Mapping[Route, Sequence[Sequence[Slice]]]
 
 
 class Reducer:
@@ -65,6 +51,7 @@ class Reducer:
         link: Link,
         codec: Codec,
         *,
+        residuals: Residuals | None = None,
         collective: str | None = None,
         error_feedback: bool | None = None,
         min_numel: int = MIN_NUMEL,
@@ -74,22 +61,20 @@ class Reducer:
         seed: int = 0,
     ) -> None:
         self.link = link
-        self.route = Route.of(
-            codec, link.size, collective=collective, error_feedback=error_feedback
-        )
+        self.residuals = Residuals() if residuals is None else residuals
+        self.route = Route.of(codec, link, collective=collective, error_feedback=error_feedback)
         self._codecs = codecs or {}
         others = {c for c in self._codecs.values() if c is not None and c != codec}
         self.routes = {codec: self.route} | {
-            other: Route.of(other, link.size, error_feedback=error_feedback)
+            other: Route.of(other, link, error_feedback=error_feedback)
             for other in sorted(others, key=str)
         }
         self.min_numel = min_numel
         self.warmup_steps = warmup_steps
-        self.chunk = CHUNK * (link.size if link.size > 2 else 1) if chunk is None else chunk
         self.seed = seed
         self.step = 0
-        self.residuals: dict[int, Tensor] = {}
-        self.failures = Failures(speaks=link.rank == 0)
+        self._chunk = CHUNK * (link.size if link.size > 2 else 1) if chunk is None else chunk
+        self._small = SmallParts()
 
     @property
     def codec(self) -> Codec:
@@ -97,21 +82,26 @@ class Reducer:
         return self.route.codec
 
     @property
-    def learners(self) -> list[Learner]:
+    def adaptations(self) -> list[Adaptation]:
         """Those of the codecs that learn."""
-        return [r.learner for r in self.routes.values() if r.learner is not None]
+        return [r.adaptation for r in self.routes.values() if r.adaptation is not None]
+
+    def counts(self) -> dict[str, float]:
+        """What codecs that learn have counted, all together."""
+        total: Counter[str] = Counter()
+        for adaptation in self.adaptations:
+            total.update(adaptation.counts)
+        return dict(total)
 
     def route_for(self, tensor: int, values: Tensor) -> Route | None:
         """How parameter number `tensor` travels after the warm-up; None: raw."""
-        if not values.numel():
-            return None
-        if values.numel() < self.min_numel or values.dtype not in FLOAT_DTYPES:
+        if values.numel() < max(self.min_numel, 1) or values.dtype not in FLOAT_DTYPES:
             return None
         codec = self._codecs.get(tensor, self.codec)
         if codec is None:
             return None
         route = self.routes[codec]
-        if isinstance(codec, Identity) and route.collective == "all_reduce":
+        if isinstance(codec, Identity) and route.collective.name == "all_reduce":
             return None
         return route
 
@@ -119,80 +109,80 @@ class Reducer:
         """Does parameter number `tensor` travel raw whatever its size?"""
         return self._codecs.get(tensor, self.codec) is None
 
-    def work(self, bucket: Tensor, parts: Sequence[Part]) -> Work:
-        """What replaces `bucket`, which `parts` tile, by its mean over the workers."""
-        self.failures.begin(self.step)
+    def begin_step(self) -> None:
+        """Forget what an earlier step has left if it ended in an error."""
+        self._small = SmallParts()
+        for adaptation in self.adaptations:
+            adaptation.begin_step()
+
+    def submit(
+        self, executor: Executor, bucket: Tensor, parts: Sequence[Part], *, last: bool
+    ) -> Future[Tensor]:
+        """Let `executor` replace `bucket`, which `parts` tile, by its mean over the workers.
+
+        `last` ends the step. Small parts may wait for it, to travel with those of other buckets.
+        """
+        small, coded = self._sort(parts)
+        chunks = [(route, chunk) for route in coded for chunk in self._chunks(coded[route])]
+        jobs = [self._job(route, chunk) for route, chunk in chunks]
+        if bucket.is_sparse:
+            jobs = [partial(reduce_sparse, values=bucket)]
+        elif bucket.numel() and (not coded or self.step < self.warmup_steps):
+            jobs, chunks, coded, small = [partial(reduce_raw, values=bucket)], [], {}, []
+        futures = [executor.submit(job) for job in jobs]
+        if small:
+            self._small.add(small)
+            futures.append(self._small.done)
+        if self._small.numel and (last or self._small.numel >= self._chunk):
+            waiting, self._small = self._small, SmallParts()
+            executor.submit(waiting.job(), waiting.done)
+        self.step += last
+        routes = [route for route, _ in chunks]
+        return join(futures, partial(self._finish, bucket, coded, routes))
+
+    def _sort(self, parts: Sequence[Part]) -> tuple[list[Part], dict[Route, list[Part]]]:
+        """Those that travel raw, and the others by route, with codec and residual."""
+        small: list[Part] = []
         coded: dict[Route, list[Part]] = {}
-        small = []
         for part in parts:
-            if not part.values.numel():
-                continue
             route = self.route_for(part.tensor, part.values)
-            if route is None:
+            if route is not None:
+                owed = self._owed(part) if route.error_feedback else None
+                ready = replace(part, codec=route.codec, residual=owed)
+                coded.setdefault(route, []).append(ready)
+            elif part.values.numel():
                 small.append(part)
-            else:
-                coded.setdefault(route, []).append(part)
-        if not bucket.numel():
-            return Work([], [], {})
-        if not coded or self.step < self.warmup_steps:
-            return Work([lambda link: reduce_raw(link, bucket)], [], {})
-        chunks = {route: self._chunks(route, coded[route]) for route in coded}
-        jobs = [self._job(route, chunk) for route in chunks for chunk in chunks[route]]
-        return Work(jobs, small, chunks)
-
-    def finish(self, work: Work, results: Sequence[Any]) -> None:
-        """Take in what the jobs have returned."""
-        rest = iter(results)
-        for route, chunks in work.chunks.items():
-            of_route = [next(rest) for _ in chunks]
-            if route.is_dependent:
-                self.failures.learn(route, chunks, of_route)
-
-    def reduce(self, bucket: Tensor, parts: Sequence[Part]) -> None:
-        """Do the work of one bucket here and now."""
-        work = self.work(bucket, parts)
-        results = [job(self.link) for job in work.jobs]
-        if work.small:
-            reduce_joined(self.link, [part.values for part in work.small])
-        self.finish(work, results)
-
-    def residual(self, tensor: int, values: Tensor) -> Tensor:
-        """What this worker owes of parameter number `tensor`, whose gradients are like `values`."""
-        if tensor not in self.residuals:
-            self.residuals[tensor] = torch.zeros(values.numel())
-        return self.residuals[tensor]
-
-    def _chunks(self, route: Route, parts: Sequence[Part]) -> list[list[Slice]]:
-        ready = [
-            replace(
-                part,
-                residual=self._owed(part) if route.error_feedback else None,
-                alone=self.failures.is_alone(route, part),
-            )
-            for part in parts
-        ]
-        count = -(-sum(part.values.numel() for part in parts) // self.chunk)
-        grain = None if route.learner else route.codec.grain
-        return [chunk for chunk in cut(whole(ready), grain, count) if chunk]
+        return small, coded
 
     def _owed(self, part: Part) -> Tensor | None:
         """The residual of `part`, unless its gradient is zero: then zero is sent, and it is kept.
 
         DDP throws away the mean of a parameter that no worker used, and all that it delivers.
         """
-        residual = self.residual(part.tensor, part.values)
+        residual = self.residuals.of(part.key, part.values.numel())
         return None if _is_zero(part.values) else residual
 
+    def _chunks(self, parts: Sequence[Part]) -> Iterator[list[Slice]]:
+        count = -(-sum(part.values.numel() for part in parts) // self._chunk)
+        return filter(None, cut(whole(parts), count))
+
     def _job(self, route: Route, chunk: Sequence[Slice]) -> Job:
-        key = Key(seed=self.seed, step=self.step)
-        reduce: Callable[..., Any]
-        if route.learner is not None:
-            reduce = partial(route.learner.reduce, parts=[piece.part for piece in chunk], key=key)
-        else:
-            reduce = partial(
-                collectives.COLLECTIVES[route.collective], codec=route.codec, pieces=chunk, key=key
-            )
-        return partial(_naming_errors, reduce, route, chunk)
+        return partial(_reduce, route, chunk, Key(seed=self.seed, step=self.step))
+
+    def _finish(
+        self,
+        bucket: Tensor,
+        coded: Mapping[Route, Sequence[Part]],
+        routes: Sequence[Route],
+        results: Sequence[Any],
+    ) -> Tensor:
+        """Learn from what the jobs, of which each was of one of `routes`, have seen."""
+        for route, parts in coded.items():
+            if route.adaptation is not None:
+                pairs = zip(routes, results, strict=False)
+                seen = [each for of, sightings in pairs if of is route for each in sightings]
+                route.adaptation.learn(parts, seen)
+        return results[0] if bucket.is_sparse else bucket
 
 
 def _is_zero(values: Tensor) -> bool:
@@ -200,10 +190,10 @@ def _is_zero(values: Tensor) -> bool:
     return not (bool(values[:_FEW].any()) or bool(values[_FEW:].any()))
 
 
-def _naming_errors(reduce: Job, route: Route, chunk: Sequence[Slice], link: Link) -> Any:
-    """Let an error say which codec and which parameters it is about."""
+def _reduce(route: Route, chunk: Sequence[Slice], key: Key, link: Link) -> list[Sighting]:
+    """Replace each slice by its mean; an error says which codec and parameters it is about."""
     try:
-        return reduce(link)
+        return route.reduce(link, chunk, key)
     except LinkError:
         raise
     except Exception as error:

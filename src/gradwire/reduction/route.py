@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradwire import collectives
-from gradwire.adaptive import LearningCodec
-from gradwire.codec import Codec, ReducibleCodec, SummableCodec
-from gradwire.reduction.adaptation import Learner
+from gradwire.adaptive import AdaptiveCodec
+from gradwire.codec import Codec
+from gradwire.collectives import Collective
+from gradwire.collectives.collective import Sighting
+from gradwire.collectives.parts import Slice
+from gradwire.key import Key
+from gradwire.reduction.adaptation import Adaptation
+from gradwire.transport.link import Link
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,58 +21,64 @@ class Route:
     """A codec with the collective that carries it; there is one for each codec of a reducer."""
 
     codec: Codec
-    collective: str
+    collective: Collective
     error_feedback: bool
     world: int
-    learner: Learner | None = None
+    adaptation: Adaptation | None = None
 
     @classmethod
     def of(
         cls,
         codec: Codec,
-        world: int,
+        link: Link,
         *,
         collective: str | None = None,
         error_feedback: bool | None = None,
     ) -> Route:
-        """What suits `codec` among `world` workers, or what is asked for if that makes sense."""
-        collective = collective or collectives.choose(codec, world)
-        collectives.check(codec, collective, world)
+        """What suits `codec` among the workers of `link`, or what is asked for if that fits."""
+        is_adaptive, name = isinstance(codec, AdaptiveCodec), codec.collective
+        if is_adaptive and collective is not None and name not in (None, collective):
+            raise ValueError(
+                f"{codec!r} learns from sums and travels by {name}, got "
+                f"`collective={collective!r}`; leave it out."
+            )
+        chosen = collectives.choose(_first(codec), link.size, collective)
         feedback = not codec.unbiased if error_feedback is None else error_feedback
-        if feedback and codec.num_dependent(world):
-            raise ValueError(
-                f"payloads of {codec!r} need each other to be decoded, so none says what was lost; "
-                "leave `error_feedback` out, or use `DQSG`."
-            )
-        if feedback and collective == "two_shot" and not codec.unbiased:
-            raise ValueError(
-                f"two_shot encodes the mean once more, and what a biased codec such as {codec!r} "
-                "loses of it no worker could feed back; use `all_gather`."
-            )
-        learner = None
-        if isinstance(codec, LearningCodec):
-            if collective != "code_reduce":
-                raise ValueError(
-                    f"{codec!r} learns from sums and travels by code_reduce, got "
-                    f"`collective={collective!r}`; leave it out."
-                )
-            learner = Learner(codec, owing=feedback)
-        return cls(codec, collective, feedback, world, learner)
+        if feedback:
+            _check_feedback(codec, chosen)
+        adaptation = None
+        if isinstance(codec, AdaptiveCodec):
+            adaptation = Adaptation(codec, chosen, link, owing=feedback)
+        return cls(codec, chosen, feedback, link.size, adaptation)
 
-    @property
-    def is_dependent(self) -> bool:
-        """Do payloads need those of others to be decoded?"""
-        return self.codec.num_dependent(self.world) > 0
+    def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
+        """Replace each piece by its mean."""
+        by = self.collective if self.adaptation is None else self.adaptation
+        return by.reduce(link, pieces, key)
 
     def max_nbytes(self, numel: int) -> int:
         """The most bytes that a worker's message of `numel` values takes."""
-        if self.collective == "code_reduce" and isinstance(self.codec, ReducibleCodec):
-            return self.codec.code_nbytes(numel, self.world)
-        if self.collective == "all_reduce" and isinstance(self.codec, SummableCodec):
-            return self.codec.term_nbytes(numel, self.world)
-        return self.codec.max_nbytes(numel)
+        return self.collective.message_nbytes(_first(self.codec, numel), numel, self.world)
 
     @property
     def has_fixed_size(self) -> bool:
         """Is `max_nbytes` the exact number?"""
-        return self.codec.fixed_size and self.learner is None and not self.is_dependent
+        return self.codec.fixed_size and self.adaptation is None
+
+
+def _first(codec: Codec, numel: int = 1) -> Codec:
+    """What encodes the first step."""
+    return codec.first(numel) if isinstance(codec, AdaptiveCodec) else codec
+
+
+def _check_feedback(codec: Codec, collective: Collective) -> None:
+    if not codec.feeds_back:
+        raise ValueError(
+            f"payloads of {codec!r} need each other to be decoded, so none says what was lost; "
+            "leave `error_feedback` out, or use `DQSG`."
+        )
+    if collective.name == "two_shot" and not codec.unbiased:
+        raise ValueError(
+            f"two_shot encodes the mean once more, and what a biased codec such as {codec!r} "
+            "loses of it no worker could feed back; use `all_gather`."
+        )

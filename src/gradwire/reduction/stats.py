@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,10 @@ class Stats:
     those of all lanes together, which work beside the backward pass and beside each other. `raw`
     names the parameters that always travel uncompressed.
 
-    Of a codec whose payloads depend on each other: `expected_failures` is how many values were
-    probably decoded wrong, over all workers, and `fallbacks` how often a parameter was sent by
-    the plain code because too many would have been. Of a codec that learns: `learned` says where
-    it stands with each of its parameters.
+    Of a codec that learns: `learned` says where it stands with each of its parameters, and `counts`
+    what it counts. For NDQSG, "expected_failures" is how many values were probably decoded wrong,
+    over all workers, and "fallbacks" how often a parameter was sent by the plain code because too
+    many would have been.
 
     `weight_bytes` is what this worker sent of weights, if FSDP gathers them through a codec
     (`weights=`). It is not in `bytes_sent`, which is of gradients, as `bits_per_value` is.
@@ -38,9 +38,8 @@ class Stats:
     comm_s: float
     decode_s: float
     raw: tuple[str, ...]
-    learned: dict[str, str]
-    expected_failures: float = 0.0
-    fallbacks: int = 0
+    learned: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
     weight_bytes: int = 0
     buffer_bytes: int = 0
     residual_bytes: int = 0

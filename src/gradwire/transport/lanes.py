@@ -12,18 +12,17 @@ import atexit
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch.futures import Future
 
 from gradwire import scratch
+from gradwire.transport.executor import Job
 from gradwire.transport.link import Link, LinkError
-from gradwire.transport.tickets import Turn, Turns
+from gradwire.transport.tickets import Ticket, Tickets
 
-Job = Callable[[Link], Any]
-_Item = tuple[Job, Turn | None, Future[Any]]
+_Item = tuple[Job, Ticket, Future[Any]]
 _Queue = queue.SimpleQueue[_Item | None]
 _FAILURE = "gradwire failure"
 _EXIT_S = 2.0
@@ -41,18 +40,15 @@ class Lanes:
         self.links = links
         self._crew = _Crew(links, name)
         self._next = 0
-        self._turns = Turns()
+        self._tickets = Tickets()
         weakref.finalize(self, self._crew.dismiss).atexit = False
 
     def submit(self, job: Job, done: Future[Any] | None = None) -> Future[Any]:
-        """Queue `job` on the next lane. `done`, made if not given, gets its result or its error.
-
-        The error is the future's *value*; `join` raises it.
-        """
+        """Queue `job` on the next lane. An error is the future's *value*; `join` raises it."""
         if not self._crew.is_working():
             raise RuntimeError("this gradwire handle is closed; attach to a new DDP module.")
         done = Future() if done is None else done
-        self._crew.queues[self._next].put((job, self._turns.make(), done))
+        self._crew.queues[self._next].put((job, self._tickets.make(), done))
         self._next = (self._next + 1) % len(self.links)
         return done
 
@@ -110,11 +106,12 @@ class _Crew:
                 return
             self._failure = self._explained(error)
         for jobs in self.queues:  # wakes lanes that have nothing to do
-            jobs.put((lambda link: None, None, Future()))
+            jobs.put((lambda link: None, Tickets().make(), Future()))
 
     def _run(self, link: Link, jobs: _Queue) -> None:
-        while self._do_next(link, jobs):
-            pass
+        with scratch.using(link.scratch):
+            while self._do_next(link, jobs):
+                pass
         link.leave()
 
     def _do_next(self, link: Link, jobs: _Queue) -> bool:
@@ -122,11 +119,9 @@ class _Crew:
         item = jobs.get()
         if item is None:
             return False
-        job, link.turn, done = item
-        result = self._attempt(job, link)
-        if link.turn is not None:
-            link.turn.end()
-            link.turn = None
+        job, ticket, done = item
+        result = self._attempt(job, link.holding(ticket))
+        ticket.end()
         if self._failure is not None:
             link.leave()
         done.set_result(result)
@@ -135,9 +130,7 @@ class _Crew:
     def _attempt(self, job: Job, link: Link) -> Any:
         if self._failure is None:
             try:
-                result = job(link)
-                link.codec_nbytes = scratch.of_thread().nbytes
-                return result
+                return job(link)
             except BaseException as error:  # raised again where the future is waited for
                 self.fail(error)
         return self._failure
@@ -169,16 +162,3 @@ def _end_all() -> None:
     for crew in list(_crews):
         crew.dismiss()
         crew.wait(_EXIT_S)
-
-
-def join(futures: Sequence[Future[Any]], finish: Callable[[list[Any]], Any]) -> Future[Any]:
-    """A future of what `finish` makes of the results of `futures`, or of the first error."""
-
-    def collected(all_done: Future[list[Future[Any]]]) -> Any:
-        results = [done.value() for done in all_done.value()]
-        for result in results:  # an error set on a torch future loses its text; raised here not
-            if isinstance(result, BaseException):
-                raise result
-        return finish(results)
-
-    return torch.futures.collect_all(list(futures)).then(collected)

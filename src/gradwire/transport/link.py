@@ -5,11 +5,9 @@ All bytes that gradwire sends go through a `Link`, so what it has counted is wha
 
 from __future__ import annotations
 
-import operator
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import astuple, dataclass
+from copy import copy
 
 import torch
 import torch.distributed as dist
@@ -17,7 +15,8 @@ from torch import Tensor
 
 from gradwire.scratch import Scratch
 from gradwire.transport import groups
-from gradwire.transport.tickets import Turn
+from gradwire.transport.account import Account, ring_nbytes
+from gradwire.transport.tickets import Ticket
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 _FEW = 8
@@ -26,15 +25,6 @@ _FEW = 8
 
 class LinkError(RuntimeError):
     """Another worker did not answer: it has died, left or stopped."""
-
-
-def ring_nbytes(nbytes: int, size: int) -> int:
-    """What each of `size` workers sends for a ring all-reduce of `nbytes` bytes.
-
-    >>> ring_nbytes(1000, size=4)
-    1500
-    """
-    return 2 * (size - 1) * nbytes // size
 
 
 def add_in_order(rows: Tensor) -> Tensor:
@@ -49,42 +39,10 @@ def add_in_order(rows: Tensor) -> Tensor:
     return total
 
 
-@dataclass
-class Account:
-    """Totals since the link was made. Bytes are those this worker sends to others."""
-
-    bytes_sent: int = 0
-    message_bytes: int = 0
-    values: int = 0
-    encode_s: float = 0.0
-    comm_s: float = 0.0
-    decode_s: float = 0.0
-
-    def __add__(self, other: Account) -> Account:
-        """The totals of both."""
-        return Account(*map(operator.add, astuple(self), astuple(other)))
-
-    def message(self, values: int, nbytes: int) -> None:
-        """Enter `values` values that this worker has put into `nbytes` bytes."""
-        self.values += values
-        self.message_bytes += nbytes
-
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Add the time spent inside to "encode", "comm" or "decode"."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            total = getattr(self, f"{stage}_s") + time.perf_counter() - start
-            setattr(self, f"{stage}_s", total)
-
-
 class Link:
     """Blocking collectives over one process group, counted and timed.
 
-    It also keeps the scratch memory of whoever uses it: buffers grow to the largest size asked
-    for and are never given back, so that steady training allocates nothing.
+    Its scratch memory is for whoever uses it, the codecs in their thread too.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -92,15 +50,9 @@ class Link:
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.account = Account()
-        self.codec_nbytes = 0  # scratch memory of the codecs in the thread that uses this link
-        self.turn: Turn | None = None  # on the wire, if it is shared with other links
         self._is_direct = 2 < self.size <= _FEW and dist.get_backend(group) == "gloo"
         self.scratch = Scratch()
-
-    @property
-    def buffer_nbytes(self) -> int:
-        """Bytes of memory that were allocated to send, receive, encode and decode."""
-        return self.codec_nbytes + self.scratch.nbytes
+        self._ticket: Ticket | None = None
 
     def leave(self) -> None:
         """Close the connections of the group: workers that wait for this one fail at once."""
@@ -111,10 +63,6 @@ class Link:
     def room(self, name: str, nbytes: int) -> Tensor:
         """`nbytes` bytes of scratch memory called `name`; what they held before is lost."""
         return self.scratch.take(name, nbytes, torch.uint8)
-
-    def free(self) -> None:
-        """Give all scratch memory back."""
-        self.scratch.free()
 
     def floats(self, name: str, numel: int) -> Tensor:
         """Scratch memory for `numel` float32 values."""
@@ -134,9 +82,15 @@ class Link:
             with self._sending(ring_nbytes(tensor.nbytes, self.size)):
                 dist.all_reduce(tensor, _OPS[op], group=self.group)
 
+    def holding(self, ticket: Ticket) -> Link:
+        """This link, for one job of several that share the wire in the order of their tickets."""
+        link = copy(self)
+        link._ticket = ticket
+        return link
+
     def in_turn(self) -> AbstractContextManager[None]:
         """Inside, messages are sent when those before them are off the wire."""
-        return nullcontext() if self.turn is None else self.turn
+        return nullcontext() if self._ticket is None else self._ticket
 
     def sum_in_order(self, tensor: Tensor) -> None:
         """Sum `tensor` over the workers, in place: each value is added in the order of ranks.

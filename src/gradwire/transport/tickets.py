@@ -1,4 +1,4 @@
-"""Turns on the wire, for lanes that share it.
+"""Tickets for the wire, for lanes that share it: who has one sends in its turn.
 
 Messages that are on the wire at once share its rate and arrive together: then all lanes decode,
 and the wire is idle. One after the other they take as long, but each is decoded while the next one
@@ -10,23 +10,23 @@ from __future__ import annotations
 import threading
 
 
-class Turns:
-    """Makes turns, and lets them be had in the order they were made."""
+class Tickets:
+    """Makes tickets, and serves them in the order they were made."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._made = 0
-        self._over = 0  # all turns with lower numbers have ended
+        self._over = 0  # all tickets with lower numbers have ended
         self._ended_early: set[int] = set()
 
-    def make(self) -> Turn:
-        """The next turn. Those after it wait until it has ended, had or not."""
+    def make(self) -> Ticket:
+        """The next ticket. Those after it wait until it has ended, used or not."""
         with self._changed:
             self._made += 1
-            return Turn(self, self._made - 1)
+            return Ticket(self, self._made - 1)
 
     def await_all_before(self, number: int) -> None:
-        """Return when turn `number` may be had."""
+        """Return when it is the turn of ticket `number`."""
         with self._changed:
             self._changed.wait_for(lambda: self._over >= number)
 
@@ -40,16 +40,16 @@ class Turns:
             self._changed.notify_all()
 
 
-class Turn:
-    """A context; while inside for the first time, nobody else has a turn. It is over after that."""
+class Ticket:
+    """A context; while inside for the first time, nobody else has the wire. It is used up then."""
 
-    def __init__(self, turns: Turns, number: int) -> None:
-        self._turns, self._number = turns, number
+    def __init__(self, tickets: Tickets, number: int) -> None:
+        self._tickets, self._number = tickets, number
         self._ended = False
 
     def __enter__(self) -> None:
         """Wait for those before."""
-        self._turns.await_all_before(self._number)
+        self._tickets.await_all_before(self._number)
 
     def __exit__(self, *_: object) -> None:
         """End."""
@@ -59,4 +59,4 @@ class Turn:
         """Give way to those after; a second time it does nothing."""
         if not self._ended:
             self._ended = True
-            self._turns.end(self._number)
+            self._tickets.end(self._number)

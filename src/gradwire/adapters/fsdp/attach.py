@@ -16,14 +16,15 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGath
 from gradwire.adapters.checks import check_agreement
 from gradwire.adapters.fsdp.comms import Exchange, Gather, Scatter
 from gradwire.adapters.fsdp.gatherer import Gatherer
-from gradwire.adapters.fsdp.handle import Handle
+from gradwire.adapters.fsdp.handle import FSDPHandle
 from gradwire.adapters.fsdp.scatterer import Scatterer
 from gradwire.adapters.fsdp.units import Unit, first_streams
-from gradwire.adaptive import LearningCodec
+from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec
 from gradwire.codecs import as_codec
 from gradwire.codecs.cast import Identity
 from gradwire.reduction.reducer import Reducer
+from gradwire.reduction.residuals import Residuals
 from gradwire.reduction.streams import check_seed
 from gradwire.transport.link import Link
 
@@ -39,7 +40,7 @@ def attach(
     error_feedback: bool | None = None,
     min_numel: int = 10_000,
     seed: int = 0,
-) -> Handle:
+) -> FSDPHandle:
     """Reduce the gradients of `module` through `codec`; `gradwire.attach` says what options do."""
     check_seed(seed)
     codec = as_codec(codec)
@@ -68,11 +69,14 @@ def attach(
     if replicas is not None:
         _check_leg(codec, replicas, settings)
     options: dict[str, Any] = {"error_feedback": error_feedback, "min_numel": min_numel}
-    scatterer = Scatterer(scattering, **options)
-    between = None if replicas is None else Reducer(Link(replicas), codec, seed=seed, **options)
+    residuals = Residuals()
+    scatterer = Scatterer(scattering, residuals, **options)
+    between = None
+    if replicas is not None:
+        between = Reducer(Link(replicas), codec, residuals=residuals, seed=seed, **options)
     gatherer = None if weights is None else Gatherer(weights, min_numel=min_numel)
     units = _units(found, legs=2 if between is None else between.link.size + 1)
-    handle = Handle(units, scatterer, between, gatherer, seed=seed, scaler=scaler)
+    handle = FSDPHandle(units, scatterer, between, gatherer, residuals, seed=seed, scaler=scaler)
     for each, unit in zip(found, units, strict=True):
         each.module.set_custom_reduce_scatter(Scatter(handle, unit))
         if gatherer is not None:
@@ -179,15 +183,10 @@ def _check_module(name: str, groups: list[Any]) -> None:
 
 def _check_leg(codec: Codec, group: dist.ProcessGroup, settings: dict[str, Any]) -> None:
     """Will `codec` do for what goes through `group`, and have all there the same settings?"""
-    if isinstance(codec, LearningCodec):
+    if isinstance(codec, AdaptiveCodec):
         raise TypeError(
             f"{codec!r} learns from the means of whole parameters, and FSDP leaves each worker a "
             "shard; use it under DistributedDataParallel, or a codec without memory here."
-        )
-    if codec.num_dependent(group.size()):
-        raise TypeError(
-            f"{codec!r} learns from the means how well workers agree, and FSDP leaves each worker "
-            "a shard; use `DQSG`, whose payloads need no others."
         )
     check_agreement(settings, Link(group))
 

@@ -10,14 +10,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, Comm, ReduceScatter
 
-from gradwire.adapters.fsdp.handle import Handle
+from gradwire.adapters.fsdp.handle import FSDPHandle
 from gradwire.adapters.fsdp.units import Unit
 
 
 class _OfUnit(Comm):
     """Works for one unit, in memory that is allocated when it is asked for."""
 
-    def __init__(self, handle: Handle, unit: Unit) -> None:
+    def __init__(self, handle: FSDPHandle, unit: Unit) -> None:
         self._handle = handle
         self._unit = unit
 
@@ -60,7 +60,7 @@ class Scatter(_OfUnit, ReduceScatter):
 class Exchange:
     """Takes the mean of one unit's shards over the replicas."""
 
-    def __init__(self, handle: Handle, unit: Unit) -> None:
+    def __init__(self, handle: FSDPHandle, unit: Unit) -> None:
         self._handle = handle
         self._unit = unit
 

@@ -66,7 +66,7 @@ def _row_between(unit: Unit, reducer: Reducer) -> Row:
         return _raw(unit, "all_reduce", unit.own, reducer.codec)
     bits = 8 * route.max_nbytes(numel) / numel
     name = str(route.codec)
-    return Row(unit.label, numel, name, route.collective, bits, route.has_fixed_size)
+    return Row(unit.label, numel, name, route.collective.name, bits, route.has_fixed_size)
 
 
 def _raw(unit: Unit, collective: str, buffer: Tensor, codec: Codec) -> Row:

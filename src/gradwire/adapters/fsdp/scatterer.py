@@ -7,16 +7,18 @@ same ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from gradwire import collectives
 from gradwire.adapters.fsdp.units import Unit
-from gradwire.adapters.tensorboard import energy
 from gradwire.codec import FLOAT_DTYPES, Codec
 from gradwire.codecs.cast import Identity
 from gradwire.collectives.parts import Part
 from gradwire.key import Key
+from gradwire.reduction.residuals import Residuals
 from gradwire.transport.link import Link
 
 
@@ -24,12 +26,17 @@ class Scatterer:
     """Reduces buffers. All ranks must ask for the same in the same order."""
 
     def __init__(
-        self, codec: Codec, *, error_feedback: bool | None = None, min_numel: int = 10_000
+        self,
+        codec: Codec,
+        residuals: Residuals,
+        *,
+        error_feedback: bool | None = None,
+        min_numel: int = 10_000,
     ) -> None:
         self.codec = codec
         self.error_feedback = not codec.unbiased if error_feedback is None else error_feedback
         self.min_numel = min_numel
-        self.residuals: dict[str, Tensor] = {}
+        self._residuals = residuals
 
     def is_coded(self, buffer: Tensor) -> bool:
         """Does the codec take this buffer, or does it travel raw?"""
@@ -39,49 +46,33 @@ class Scatterer:
         """Is there a residual for the gradients of `unit`?"""
         return self.error_feedback and self.is_coded(unit.gradients)
 
-    def residual(self, unit: Unit) -> Tensor:
-        """What this worker owes of the gradients of `unit`."""
-        if unit.name not in self.residuals:
-            self.residuals[unit.name] = torch.zeros(unit.gradients.numel())
-        return self.residuals[unit.name]
+    def parts(self, unit: Unit, buffer: Tensor, key: Key) -> list[Part]:
+        """The shards of `buffer`, which have the numbers from that of `key` on."""
+        shards = buffer.view(unit.shards, -1)
+        owed: list[Tensor | None] = [None] * unit.shards
+        if self.owes(unit):
+            residual = self._residuals.of(unit.within, buffer.numel())
+            owed = list(residual.view(unit.shards, -1))
+        return [
+            Part(values, key.tensor + i, self.codec, residual=owed[i], name=unit.name)
+            for i, values in enumerate(shards)
+        ]
 
     def reduce(
-        self, link: Link, unit: Unit, buffer: Tensor, out: Tensor, key: Key, factor: float | None
+        self,
+        link: Link,
+        buffer: Tensor,
+        shards: Sequence[Part],
+        out: Tensor,
+        key: Key,
+        factor: float | None,
     ) -> None:
-        """Fill `out` with this worker's shard of the mean, or of `factor` times the sum.
-
-        The shards of the buffer have the numbers from that of `key` on.
-        """
+        """Fill `out` with this worker's shard of the mean, or of `factor` times the sum."""
         if not self.is_coded(buffer):
             _reduce_raw(link, buffer, out, factor)
             return
-        mean = collectives.reduce_scatter(link, self.codec, self._parts(unit, buffer, key), key)
+        mean = collectives.reduce_scatter(link, shards, key)
         out.copy_(mean if factor is None else mean.mul_(factor * link.size))
-
-    def error(self, link: Link, unit: Unit, buffer: Tensor, key: Key) -> tuple[float, float]:
-        """The squared norms of what `reduce` will lose of this worker's buffer, and of the buffer.
-
-        Encodes once more, to the same bytes, and exchanges nothing.
-        """
-        if not self.is_coded(buffer):
-            return 0.0, energy(buffer)
-        lost = whole = 0.0
-        for part in self._parts(unit, buffer, key):
-            own = key.of(tensor=part.tensor, rank=link.rank)
-            source = part.values.float()
-            source = source.clone() if part.residual is None else part.residual + source
-            whole += energy(source)
-            payload = self.codec.encode(source, own)
-            self.codec.decode_into(payload, source, own, weight=-1.0, accumulate=True)
-            lost += energy(source)
-        return lost, whole
-
-    def _parts(self, unit: Unit, buffer: Tensor, key: Key) -> list[Part]:
-        shards = buffer.view(unit.shards, -1)
-        owed: list[Tensor | None] = [None] * unit.shards
-        if self.error_feedback:
-            owed = list(self.residual(unit).view(unit.shards, -1))
-        return [Part(x, key.tensor + i, residual=owed[i]) for i, x in enumerate(shards)]
 
 
 def is_coded(codec: Codec, buffer: Tensor, min_numel: int) -> bool:

@@ -34,6 +34,16 @@ class Unit:
         """Like this worker's shard of the gradients."""
         return self.gradients[: self.gradients.numel() // self.shards]
 
+    @property
+    def within(self) -> str:
+        """What its residual within the group of shards is kept by."""
+        return f"within/{self.name}"
+
+    @property
+    def between(self) -> str:
+        """The same between replicas."""
+        return f"between/{self.name}"
+
     def stream(self, leg: int) -> int:
         """The number of the first shard on a leg."""
         return self.first + leg * self.shards

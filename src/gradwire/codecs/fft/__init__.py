@@ -40,10 +40,11 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels, scratch
-from gradwire.codec import Codec
+from gradwire.codec import Seen
 from gradwire.codecs.fft.drop import check_drop, drop_at, least_drop
-from gradwire.codecs.fft.sparse import SparseWire
+from gradwire.codecs.fft.sparse import SparseCoding
 from gradwire.codecs.fft.transforms import DOMAINS, forward, inverse
+from gradwire.codecs.settings import SpelledCodec
 from gradwire.key import Key
 
 _MAX_BLOCK = 1 << 16
@@ -52,7 +53,7 @@ _SAMPLE = 1024
 
 
 @dataclass(frozen=True)
-class FFTSparse(Codec):
+class FFTSparse(SpelledCodec):
     """Keep the largest coefficients of each tensor's spectrum.
 
     drop: the fraction dropped, or a schedule such as "0.9@0/0.5@1000" or "0.9*cosine@10000";
@@ -122,45 +123,37 @@ class FFTSparse(Codec):
 
     def max_nbytes(self, numel: int) -> int:
         """A bound: how many bytes say where the coefficients are depends on where they are."""
-        return self._wire.max_nbytes(numel, _count(numel, least_drop(self.drop)))
+        return self._coding.max_nbytes(numel, _count(numel, least_drop(self.drop)))
 
-    def encode_into(
-        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
-    ) -> int:
-        """See `Codec.encode_into`; of `key`, only the step matters, and `offset` does not."""
+    def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
+        """Of `key`, only the step matters."""
         kept = self.num_kept(x.numel(), key.step)
         domain = self._best_domain(x, key.step) if self.domain == "auto" else self.domain
         coefficients = _coefficients(x.numel(), x.device)
         forward(domain, x, coefficients, self.block)
-        return self._wire.encode(coefficients, kept, DOMAINS.index(domain), out)  # eq. (1)
+        return self._coding.encode(coefficients, kept, DOMAINS.index(domain), out)  # eq. (1)
 
     def decode_into(
-        self,
-        payload: Tensor,
-        out: Tensor,
-        key: Key,
-        offset: int = 0,
-        *,
-        weight: float = 1.0,
-        accumulate: bool = False,
-    ) -> None:
-        """See `Codec.decode_into`; neither `key` nor `offset` matters here."""
+        self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
+        weight: float = 1.0, accumulate: bool = False,
+    ) -> None:  # fmt: skip
         self._add([payload], out, weight) if accumulate else self._sum([payload], out, weight)
 
-    def aggregate_into(
+    def mean_into(
         self, payloads: Sequence[Tensor], out: Tensor, keys: Sequence[Key], offset: int = 0
-    ) -> None:
+    ) -> Seen:
         """Sum the coefficients of all workers, and turn them back once."""
         self._sum(payloads, out, 1.0 / len(payloads))
+        return ()
 
     def _sum(self, payloads: Sequence[Tensor], out: Tensor, weight: float) -> None:
         """Sum in `out`; who has chosen another domain than the first is added afterwards."""
-        domains = [self._wire.domain(payload, out.numel()) for payload in payloads]
+        domains = [self._coding.domain(payload, out.numel()) for payload in payloads]
         others, domain = [], DOMAINS[domains[0]]
         out.zero_()
         for payload, chosen in zip(payloads, domains, strict=True):
             if chosen == domains[0]:
-                self._wire.read(payload, out.numel()).add_to(out)
+                self._coding.read(payload, out.numel()).add_to(out)
             else:
                 others.append(payload)
         inverse(domain, out, out, self.block, weight=weight)
@@ -169,7 +162,7 @@ class FFTSparse(Codec):
     def _add(self, payloads: Sequence[Tensor], out: Tensor, weight: float) -> None:
         """Turn back and add one after the other, in pieces, so that it takes no room."""
         for payload in payloads:
-            kept = self._wire.read(payload, out.numel())
+            kept = self._coding.read(payload, out.numel())
             for start, stop, add in kept.pieces():
                 piece = _coefficients(stop - start, out.device).zero_()
                 add(piece)
@@ -187,11 +180,11 @@ class FFTSparse(Codec):
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
         """A head, the coefficients, and where they are."""
-        return self._wire.anatomy(payload, numel)
+        return self._coding.anatomy(payload, numel)
 
     @property
-    def _wire(self) -> SparseWire:
-        return SparseWire(self.bits, self.mantissa, self.block, self.wire == "zstd")
+    def _coding(self) -> SparseCoding:
+        return SparseCoding(self.bits, self.mantissa, self.block, self.wire == "zstd")
 
 
 def _count(numel: int, drop: float) -> int:

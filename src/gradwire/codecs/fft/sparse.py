@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels, scratch
-from gradwire.codec import check_size, sizes_up_to
 from gradwire.codecs.coding import compress, decompress
+from gradwire.codecs.settings import check_size, sizes_up_to
 from gradwire.kernels.formats.layout import TILE, packed_nbytes
 from gradwire.kernels.formats.rangefloat import fitted_base, is_base
 
@@ -49,7 +49,7 @@ class _Head(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SparseWire:
+class SparseCoding:
     """The payloads of vectors cut into blocks of `block` values."""
 
     bits: int | None
@@ -120,7 +120,7 @@ class SparseWire:
         return self._head(payload, numel).domain
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
-        """See `Codec.anatomy`; of what zstd has compressed no parts are told apart."""
+        """The bytes of each part; of what zstd has compressed no parts are told apart."""
         head = self._head(payload, numel)
         if self.zstd:
             return sizes_up_to("frame", payload, head=_HEADER.size)
@@ -174,7 +174,7 @@ class SparseWire:
 class Kept:
     """The coefficients of one payload."""
 
-    wire: SparseWire
+    coding: SparseCoding
     numel: int
     kept: int
     base: int
@@ -196,7 +196,7 @@ class Kept:
         if bitmap is None and (self.kept != self.numel or self.places.numel()):
             raise ValueError("the header is damaged: it does not keep all, yet says no places.")
         kernel, done = kernels.for_device(self.codes.device), 0
-        size = max(_PIECE, 8 * self.wire.block)
+        size = max(_PIECE, 8 * self.coding.block)
         for start in range(0, self.numel, size):
             stop = min(start + size, self.numel)
             part = None if bitmap is None else bitmap[start // 8 : bitmap_nbytes(stop)]
@@ -210,23 +210,23 @@ class Kept:
         else:
             kernels.for_device(out.device).expand(bitmap, values, out)
         if self.spoilt.numel():
-            block = self.wire.block
+            block = self.coding.block
             first, last = start // block, -(-(start + out.numel()) // block)
             flags = np.unpackbits(
                 self.spoilt[first // 8 : -(-last // 8)].numpy(), bitorder="little"
             )
             blocks = torch.from_numpy(flags[first % 8 :][: last - first]).bool()
-            out[self.wire._in_blocks(blocks, out.numel())] = torch.nan
+            out[self.coding._in_blocks(blocks, out.numel())] = torch.nan
 
     def _values(self, start: int, count: int) -> Tensor:
         """Those from `start` on; codes are packed in tiles, so whole tiles are decoded."""
-        bits, device = self.wire.bits, self.codes.device
+        bits, device = self.coding.bits, self.codes.device
         if bits is None:  # the message may have them unaligned
             return self.codes[4 * start : 4 * (start + count)].clone().view(torch.float32)
         first, last = start // TILE * TILE, min(self.kept, -(-(start + count) // TILE) * TILE)
         values = scratch.of_thread().take("values", last - first, torch.float32, device)
         codes = self.codes[packed_nbytes(first, bits) : packed_nbytes(last, bits)]
-        options = {"bits": bits, "mantissa": self.wire.mantissa, "base": self.base}
+        options = {"bits": bits, "mantissa": self.coding.mantissa, "base": self.base}
         kernels.for_device(device).range_float_decode(codes, values, **options)
         return values[start - first :][:count]
 

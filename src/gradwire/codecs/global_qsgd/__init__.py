@@ -47,22 +47,19 @@ docs/codecs/global_qsgd.md.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import ReducibleCodec, check_size, sizes_up_to
-from gradwire.codecs.settings import Resolved
+from gradwire.codec import NOTHING, NetworkAdder, SummableCodec
+from gradwire.codecs.global_qsgd.exponential import ExponentialAdder
+from gradwire.codecs.global_qsgd.scaled import ScaledAdder
+from gradwire.codecs.global_qsgd.uniform import FieldAdder, UniformAdder
+from gradwire.codecs.settings import ResolvedCodec, check_size, sizes_up_to
 from gradwire.kernels.exact import sqrt
-from gradwire.kernels.formats.layout import (
-    MIN_SCALE,
-    check_block,
-    grain_of,
-    num_blocks,
-)
+from gradwire.kernels.formats.layout import MIN_SCALE, check_block, grain_of, num_blocks
 from gradwire.key import Key
 
 _NORMS = {
@@ -72,22 +69,21 @@ _NORMS = {
     "max-l2": ("max", "sum"),
 }
 """`norm` to the norm of a block, and how the workers' norms, or their squares, are combined."""
+_DITHERS = ("exponential", "linear", "subtractive")
 _LEAST_SQUARE, _MOST_SQUARE = 2.0**-120, 2.0**116
 """Squares that float32 has room for: none is subnormal, and 2048 workers may add theirs."""
 
 
-@dataclass(frozen=True, repr=False)
-class GlobalQSGD(Resolved, ReducibleCodec):
+@dataclass(frozen=True)
+class GlobalQSGD(ResolvedCodec, SummableCodec):
     """Quantize with scales that all workers share, and combine the codes as they are.
 
     bits: 2 to 8, one of them the sign; fewer are coarser. `levels` (1 to 127) overrides it.
     norm: "max", "l2", "l2-max" or "max-l2": that of a block, and that over the workers.
-    block: values that share a scale; smaller is finer and costs 32 / block bits a value more.
+    block: values that share a scale; smaller is finer and costs 32 / block more bits per value.
     dither: "linear", as in the paper; "subtractive", which has half its error or less; or
-        "exponential", for powers of two, whose error is relative to the value.
-
-    What `dither` is decides whether the network may sum the codes as well, so it decides the type:
-    but for "exponential", it is a `SummableCodec` too.
+        "exponential", for powers of two, whose error is relative to the value, and which the
+        network cannot sum.
 
     >>> import torch, gradwire as gw
     >>> vectors = [torch.tensor([1.0, -2.0, 0.0, 4.0]), torch.tensor([3.0, -2.0, 0.0, 0.0])]
@@ -103,39 +99,22 @@ class GlobalQSGD(Resolved, ReducibleCodec):
 
     unbiased = True
     name = "global-qsgd"
-    KINDS: ClassVar[dict[str, type[GlobalQSGD]]] = {}
-    """The type for each `dither`; subclasses enter themselves."""
-
-    def __init_subclass__(cls, dithers: tuple[str, ...], **rest: Any) -> None:
-        super().__init_subclass__(**rest)
-        GlobalQSGD.KINDS |= dict.fromkeys(dithers, cls)
-
-    def __new__(cls, *settings: Any, **named: Any) -> GlobalQSGD:
-        """An instance of the kind that `dither` asks for."""
-        dither = named.get("dither", settings[4] if len(settings) > 4 else GlobalQSGD.dither)
-        kind = GlobalQSGD.KINDS.get(dither) if isinstance(dither, str) else None
-        if kind is None:
-            known = ", ".join(sorted(GlobalQSGD.KINDS))
-            raise ValueError(f"`dither` must be one of {known}, got {dither!r}.")
-        if issubclass(kind, cls):
-            return object.__new__(kind)
-        return GlobalQSGD(*settings, **named)  # `dataclasses.replace` with another dither
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return GlobalQSGD, astuple(self)
-
-    def __repr__(self) -> str:
-        return f"GlobalQSGD({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
 
     def __post_init__(self) -> None:
         self._resolve()
         if self.norm not in _NORMS:
             raise ValueError(f"`norm` must be one of {', '.join(_NORMS)}, got {self.norm!r}.")
+        if self.dither not in _DITHERS:
+            raise ValueError(f"`dither` must be one of {', '.join(_DITHERS)}, got {self.dither!r}.")
+        if self.dither == "exponential" and self.levels is not None:
+            raise ValueError(
+                f"exponential levels are powers of two, as many as `bits` leave, got "
+                f"`levels={self.levels}`; give `bits`."
+            )
         check_block(self.block)
 
     @property
     def grain(self) -> int | None:
-        """Blocks and tiles stay whole."""
         return grain_of(self.block)
 
     @property
@@ -146,13 +125,24 @@ class GlobalQSGD(Resolved, ReducibleCodec):
     def statistics(self, x: Tensor) -> Tensor:
         """The norm of every block or its square, +inf where a value is not finite: eq. (1)."""
         norms = torch.empty(num_blocks(x.numel(), self.block), device=x.device)
-        kernels.for_device(x.device).block_scales(
-            x, norms, block=self.block, norm=_NORMS[self.norm][0]
-        )
+        kernel = kernels.for_device(x.device)
+        kernel.block_scales(x, norms, block=self.block, norm=_NORMS[self.norm][0])
         if self.statistics_op == "sum":  # too small squares are zeros, not less than they are
             norms.square_().clamp_max_(_MOST_SQUARE)
             norms.masked_fill_(norms < _LEAST_SQUARE, 0.0)
         return norms.nan_to_num_(nan=torch.inf)
+
+    def adder(self, world: int, shared: Tensor = NOTHING) -> ScaledAdder:
+        return self._adder(world, self._scales(shared))
+
+    def network_adder(self, world: int, shared: Tensor = NOTHING) -> NetworkAdder | None:
+        if self.dither == "exponential":
+            return None
+        return FieldAdder(self, world, self._scales(shared))
+
+    def _adder(self, world: int, scales: Tensor) -> ScaledAdder:
+        kind = ExponentialAdder if self.dither == "exponential" else UniformAdder
+        return kind(self, world, scales)
 
     def _scales(self, shared: Tensor) -> Tensor:
         """The common scales: the root of eq. (1), NaN where a value was not finite."""
@@ -161,91 +151,29 @@ class GlobalQSGD(Resolved, ReducibleCodec):
 
     def max_nbytes(self, numel: int) -> int:
         """A payload is its own scales, and the codes of a world of one."""
-        return 4 * num_blocks(numel, self.block) + self.code_nbytes(numel, 1)
+        return 4 * num_blocks(numel, self.block) + self._adder(1, NOTHING).code_nbytes(numel)
 
-    def encode_into(
-        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
-    ) -> int:
-        """See `Codec.encode_into`."""
+    def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
         size = self.max_nbytes(x.numel())
         scales, codes = self._split(out[:size], x.numel())
-        norm = _NORMS[self.norm][0]
-        self._quantize(x, scales.view(torch.float32), codes, key, offset, world=1, norm=norm)
+        self._adder(1, scales).quantize(x, codes, key, offset, norm=_NORMS[self.norm][0])
         return size
 
     def decode_into(
-        self,
-        payload: Tensor,
-        out: Tensor,
-        key: Key,
-        offset: int = 0,
-        *,
-        weight: float = 1.0,
-        accumulate: bool = False,
-    ) -> None:
-        """See `Codec.decode_into`."""
+        self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
+        weight: float = 1.0, accumulate: bool = False,
+    ) -> None:  # fmt: skip
         check_size(payload, self.max_nbytes(out.numel()))
         aligned = payload.clone() if payload.data_ptr() % 4 else payload
         scales, codes = self._split(aligned, out.numel())
-        self._dequantize(
-            scales.view(torch.float32), codes, out, key, offset, world=1, total=True,
-            weight=weight, accumulate=accumulate,
-        )  # fmt: skip
+        self._adder(1, scales).dequantize(
+            codes, out, key, offset, total=True, weight=weight, accumulate=accumulate
+        )
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
-        """Scales and codes."""
         return sizes_up_to("codes", payload, scales=4 * num_blocks(numel, self.block))
 
     def _split(self, payload: Tensor, numel: int) -> tuple[Tensor, Tensor]:
+        """Its scales and its codes."""
         size = 4 * num_blocks(numel, self.block)
-        return payload[:size], payload[size:]
-
-    def encode_code(
-        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """See `ReducibleCodec.encode_code`."""
-        self._quantize(x, self._scales(shared), out, key, offset, world=world, norm=None)
-
-    def decode_total(
-        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """See `ReducibleCodec.decode_total`."""
-        self._dequantize(
-            self._scales(shared), total, out, key, offset, world=world, total=True,
-            weight=1 / world, accumulate=False,
-        )  # fmt: skip
-
-    def subtract_code(
-        self, code: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """See `ReducibleCodec.subtract_code`."""
-        self._dequantize(
-            self._scales(shared), code, out, key, offset, world=world, total=False,
-            weight=-1.0, accumulate=True,
-        )  # fmt: skip
-
-    def code_nbytes(self, numel: int, world: int) -> int:
-        """Each kind says; so with those below."""
-        raise NotImplementedError
-
-    def total_nbytes(self, numel: int, world: int) -> int:
-        """See `ReducibleCodec.total_nbytes`."""
-        raise NotImplementedError
-
-    def add_codes(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int) -> None:
-        """See `ReducibleCodec.add_codes`."""
-        raise NotImplementedError
-
-    def _quantize(
-        self, x: Tensor, scales: Tensor, out: Tensor, key: Key, offset: int, *,
-        world: int, norm: str | None,
-    ) -> None:  # fmt: skip
-        """Write codes to `out`, with given scales or, if there is a `norm`, with that."""
-        raise NotImplementedError
-
-    def _dequantize(
-        self, scales: Tensor, codes: Tensor, out: Tensor, key: Key, offset: int, *,
-        world: int, total: bool, weight: float, accumulate: bool,
-    ) -> None:  # fmt: skip
-        """Decode the total of `world` codes, or one of them."""
-        raise NotImplementedError
+        return payload[:size].view(torch.float32), payload[size:]

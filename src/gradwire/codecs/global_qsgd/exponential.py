@@ -1,7 +1,7 @@
 r"""Exponential Global-QSGD: powers of two of the common norm, added as they are.
 
-With the norm |x| of `global_qsgd.py`, eq. (1), every value is rounded at random to the power of
-two below or above it, and what is below the least one to that or to zero:
+With the norm |x| of `__init__.py`, eq. (1), every value is rounded at random to the power of two
+below or above it, and what is below the least one to that or to zero:
 
     E(x)_i = |x| sgn(x_i) 2^-j,   j from 0 to J,   E E(x) = x                                (8)
 
@@ -21,7 +21,7 @@ and in general with mean(|x|)^2 at the right. Since a sum of n is up to n times 
 have ceil(log2 n) doublings of headroom, which b bits pay for with their range:
 J = 2^(b-1) - 2 - ceil(log2 n).
 
-The reference is that of `global_qsgd.py`: Global-E_s there, and its reduce.
+The reference is that of `global_qsgd/__init__.py`: Global-E_s there, and its reduce.
 
     paper                       here
     s                           J + 1
@@ -36,75 +36,68 @@ there are, not a tree of whole vectors.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codecs.global_qsgd import GlobalQSGD
+from gradwire.codecs.global_qsgd.scaled import ScaledAdder
 from gradwire.codecs.settings import most_levels
 from gradwire.kernels.formats.layout import packed_nbytes
-from gradwire.key import Key
+from gradwire.key import Hop, Key
+
+if TYPE_CHECKING:
+    from gradwire.codecs.global_qsgd import GlobalQSGD
 
 
-class ExponentialGlobalQSGD(GlobalQSGD, dithers=("exponential",)):
-    """Powers of two of the norm: codes are reduced two at a time."""
+class ExponentialAdder(ScaledAdder):
+    """Powers of two: two codes have a sum in the same kind of code, rounded at random."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.levels is not None:
+    def __init__(self, codec: GlobalQSGD, world: int, scales: Tensor) -> None:
+        super().__init__(codec, world, scales)
+        self._bits = codec.bits
+        self._headroom = (world - 1).bit_length()  # doublings that a sum of codes may need
+        if self._headroom + 1 > most_levels(self._bits):
+            least = (self._headroom + 1).bit_length() + 1
             raise ValueError(
-                f"exponential levels are powers of two, as many as `bits` leave, got "
-                f"`levels={self.levels}`; give `bits`."
+                f"exponential codes of {self._bits} bits have no room for a sum of {world} "
+                f'workers; use `bits={least}` or more, or `dither="linear"`.'
             )
 
-    def code_nbytes(self, numel: int, world: int) -> int:
-        """Codes of `bits` bits, whatever the world."""
-        self._headroom(world)
-        return packed_nbytes(numel, self.bits)
+    def code_nbytes(self, numel: int) -> int:
+        return packed_nbytes(numel, self._bits)
 
-    def total_nbytes(self, numel: int, world: int) -> int:
-        """A sum is such a code too."""
-        return self.code_nbytes(numel, world)
+    def total_nbytes(self, numel: int) -> int:
+        return packed_nbytes(numel, self._bits)
 
-    def _headroom(self, world: int) -> int:
-        """Doublings that a sum of `world` codes may need."""
-        doublings = (world - 1).bit_length()
-        if doublings + 1 > most_levels(self.bits):
-            least = (doublings + 1).bit_length() + 1
-            raise ValueError(
-                f"exponential codes of {self.bits} bits have no room for a sum of {world} workers; "
-                f'use `bits={least}` or more, or `dither="linear"`.'
-            )
-        return doublings
-
-    def add_codes(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int) -> None:
-        """See `ReducibleCodec.add_codes`: neighbours, then neighbours of those, and so on."""
+    def add(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int = 0) -> None:
+        """Neighbours, then neighbours of those, and so on."""
         stride = 1
         while stride < len(codes):
             for rank in range(stride, len(codes), 2 * stride):
-                self.add_two(codes[rank - stride], codes[rank], key.of(rank=rank, hop=2), offset)
+                own = key.of(rank=rank, hop=Hop.TOTAL)
+                self.add_two(codes[rank - stride], codes[rank], own, offset)
             stride *= 2
         total.copy_(codes[0])
 
-    def add_two(self, into: Tensor, code: Tensor, key: Key, offset: int) -> None:
+    def add_two(self, into: Tensor, code: Tensor, key: Key, offset: int = 0) -> None:
         """Replace `into` by a code of its sum with `code`: eq. (9) and (10)."""
-        kernels.for_device(into.device).exp_reduce(
-            into, code, width=self.bits, key=key, offset=offset
-        )
+        kernel = kernels.for_device(into.device)
+        kernel.exp_reduce(into, code, width=self._bits, key=key, offset=offset)
 
-    def _quantize(
-        self, x: Tensor, scales: Tensor, out: Tensor, key: Key, offset: int, *,
-        world: int, norm: str | None,
-    ) -> None:  # fmt: skip
+    def quantize(
+        self, x: Tensor, codes: Tensor, key: Key, offset: int, *, norm: str | None = None
+    ) -> None:
         kernels.for_device(x.device).exp_quantize(  # eq. (8)
-            x, scales, out, width=self.bits, headroom=self._headroom(world), block=self.block,
-            norm=norm, key=key, offset=offset,
+            x, self.scales, codes, width=self._bits, headroom=self._headroom,
+            block=self.codec.block, norm=norm, key=key, offset=offset,
         )  # fmt: skip
 
-    def _dequantize(
-        self, scales: Tensor, codes: Tensor, out: Tensor, key: Key, offset: int, *,
-        world: int, total: bool, weight: float, accumulate: bool,
+    def dequantize(
+        self, codes: Tensor, out: Tensor, key: Key, offset: int, *,
+        total: bool, weight: float, accumulate: bool = False,
     ) -> None:  # fmt: skip
         kernels.for_device(out.device).exp_dequantize(
-            scales, codes, out, width=self.bits, headroom=self._headroom(world),
-            block=self.block, weight=weight, accumulate=accumulate,
+            self.scales, codes, out, width=self._bits, headroom=self._headroom,
+            block=self.codec.block, weight=weight, accumulate=accumulate,
         )  # fmt: skip

@@ -1,135 +1,130 @@
 """Global-QSGD with levels at equal distances: the linear and the subtractive dither.
 
-Equations are those of `global_qsgd.py`.
+Equations are those of `global_qsgd/__init__.py`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import SummableCodec
-from gradwire.codecs.global_qsgd import GlobalQSGD
-from gradwire.kernels.formats.fields import Dither, field_width, num_words
+from gradwire.codec import NetworkAdder
+from gradwire.codecs.global_qsgd.scaled import ScaledAdder
+from gradwire.kernels.formats.fields import WORD, Dither, field_width, num_words
 from gradwire.kernels.formats.layout import MAX_WIDTH, packed_nbytes
-from gradwire.key import Key
+from gradwire.key import Hop, Key
 
-_PERMUTATION_HOP = 255
-"""The random stream that permutes the workers: no message is encoded with it."""
+if TYPE_CHECKING:
+    from gradwire.codecs.global_qsgd import GlobalQSGD
 
 
-class UniformGlobalQSGD(GlobalQSGD, SummableCodec, dithers=("linear", "subtractive")):
-    """Levels at equal distances: integers are summed, by the network or where they arrive."""
+class UniformAdder(ScaledAdder):
+    """Integers, added where they arrive: totals are just wide enough for the sum."""
 
-    sum_dtype = torch.int32
+    _most_width = MAX_WIDTH
 
-    def code_nbytes(self, numel: int, world: int) -> int:
-        """Just enough bits for a code, whatever the world."""
-        return packed_nbytes(numel, self._width(1))
-
-    def total_nbytes(self, numel: int, world: int) -> int:
-        """Just enough bits for the sum of `world` codes."""
-        if self._width(world) > MAX_WIDTH:
+    def __init__(self, codec: GlobalQSGD, world: int, scales: Tensor) -> None:
+        super().__init__(codec, world, scales)
+        self._levels = codec.num_levels
+        self._width = field_width(self._levels, 1)
+        self._total_width = field_width(self._levels, world)
+        if self._total_width > self._most_width:
             raise ValueError(
-                f"a sum of {world} codes of {self.num_levels} levels takes {self._width(world)} "
-                f'bits, more than {MAX_WIDTH}; use fewer levels, or `collective="all_reduce"`.'
+                f"a sum of {world} codes of {self._levels} levels takes {self._total_width} bits, "
+                f'more than {self._most_width}; use fewer levels, or `collective="all_reduce"`.'
             )
-        return packed_nbytes(numel, self._width(world))
 
-    def add_codes(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int) -> None:
-        """See `ReducibleCodec.add_codes`."""
+    def code_nbytes(self, numel: int) -> int:
+        return packed_nbytes(numel, self._width)
+
+    def total_nbytes(self, numel: int) -> int:
+        return packed_nbytes(numel, self._total_width)
+
+    def add(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int = 0) -> None:
         kernels.for_device(total.device).add_packed(
-            codes, total, numel=numel, width=self._width(1), total_width=self._width(len(codes))
+            codes, total, numel=numel, width=self._width, total_width=self._total_width
         )
 
-    def term_nbytes(self, numel: int, world: int) -> int:
-        """Fields of just enough bits for the sum of `world` codes."""
-        return 4 * num_words(numel, self._width(world))
-
-    def encode_term(
-        self, x: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
+    def quantize(
+        self, x: Tensor, codes: Tensor, key: Key, offset: int, *, norm: str | None = None
     ) -> None:
-        """See `SummableCodec.encode_term`."""
-        kernels.for_device(x.device).quantize_fields(
-            x, self._scales(shared), out.view(torch.int32), width=self._width(world), norm=None,
-            **self._rounding(key, offset, world),
-        )  # fmt: skip
-
-    def decode_sum(
-        self, total: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """See `SummableCodec.decode_sum`."""
-        kernels.for_device(out.device).dequantize_fields(
-            self._scales(shared), total.view(torch.int32), out, width=self._width(world),
-            weight=1 / world, **self._levels(key, offset, world, total=True),
-        )  # fmt: skip
-
-    def subtract_term(
-        self, term: Tensor, out: Tensor, key: Key, offset: int, *, world: int, shared: Tensor
-    ) -> None:
-        """See `SummableCodec.subtract_term`."""
-        kernels.for_device(out.device).dequantize_fields(
-            self._scales(shared), term.view(torch.int32), out, width=self._width(world),
-            weight=-1.0, accumulate=True, **self._levels(key, offset, world, total=False),
-        )  # fmt: skip
-
-    def _quantize(
-        self, x: Tensor, scales: Tensor, out: Tensor, key: Key, offset: int, *,
-        world: int, norm: str | None,
-    ) -> None:  # fmt: skip
         kernels.for_device(x.device).quantize(
-            x, scales, out, width=self._width(1), norm=norm, **self._rounding(key, offset, world)
+            x, self.scales, codes, width=self._width, norm=norm, **self._rounding(key, offset)
         )
 
-    def _dequantize(
-        self, scales: Tensor, codes: Tensor, out: Tensor, key: Key, offset: int, *,
-        world: int, total: bool, weight: float, accumulate: bool,
+    def dequantize(
+        self, codes: Tensor, out: Tensor, key: Key, offset: int, *,
+        total: bool, weight: float, accumulate: bool = False,
     ) -> None:  # fmt: skip
         kernels.for_device(out.device).dequantize_sum(
-            scales, codes, out, width=self._width(world if total else 1), weight=weight,
-            accumulate=accumulate, **self._levels(key, offset, world, total=total),
+            self.scales, codes, out, width=self._total_width if total else self._width,
+            weight=weight, accumulate=accumulate, **self._meaning(key, offset, total=total),
         )  # fmt: skip
 
-    def _width(self, terms: int) -> int:
-        """Bits that the sum of so many codes takes."""
-        return field_width(self.num_levels, terms)
-
-    def _rounding(self, key: Key, offset: int, world: int) -> dict[str, Any]:
+    def _rounding(self, key: Key, offset: int) -> dict[str, Any]:
         """How values are rounded: eq. (2)."""
-        subtractive = self.dither == "subtractive"
+        subtractive = self.codec.dither == "subtractive"
         return {
-            "levels": self.num_levels,
-            "block": self.block,
-            "key": _common(key, world) if subtractive else key,
+            "levels": self._levels,
+            "block": self.codec.block,
+            "key": self._common(key) if subtractive else key,
             "offset": offset,
-            "shift": _shift(key, world) if subtractive else 0,
+            "shift": self._shift(key) if subtractive else 0,
         }
 
-    def _levels(self, key: Key, offset: int, world: int, *, total: bool) -> dict[str, Any]:
+    def _meaning(self, key: Key, offset: int, *, total: bool) -> dict[str, Any]:
         """What the sum of all codes stands for, or one of them: eq. (6), with the sum of (7)."""
-        dither, terms = None, world if total else 1
-        if self.dither == "subtractive":
-            shift = 0 if total else _shift(key, world)
-            dither = Dither(_common(key, world), offset, terms, shift, _centre(terms))
-        return {"levels": self.num_levels, "block": self.block, "terms": terms, "dither": dither}
+        dither, terms = None, self.world if total else 1
+        if self.codec.dither == "subtractive":
+            shift = 0 if total else self._shift(key)
+            dither = Dither(self._common(key), offset, terms, shift, _centre(terms))
+        return {
+            "levels": self._levels, "block": self.codec.block, "terms": terms, "dither": dither,
+        }  # fmt: skip
+
+    def _common(self, key: Key) -> Key:
+        """The stream of u in eq. (7); a payload of its own has its own."""
+        return key.of(rank=0) if self.world > 1 else key
+
+    def _shift(self, key: Key) -> int:
+        """This worker's pi(i) / n of eq. (7), in 2^-16; all workers derive the same permutation."""
+        if self.world == 1:
+            return 0
+        stream = key.of(rank=0, hop=Hop.PERMUTATION)
+        counter = torch.arange(self.world)
+        words = kernels.for_device(counter.device).philox(counter, stream)[0]
+        return (int(words.argsort(stable=True)[key.rank]) << 16) // self.world
 
 
-def _common(key: Key, world: int) -> Key:
-    """The stream of u in eq. (7); a payload of its own has its own."""
-    return key.of(rank=0) if world > 1 else key
+class FieldAdder(NetworkAdder, UniformAdder):
+    """The same integers in fields of int32 words, just wide enough for the sum from the start."""
 
+    dtype = torch.int32
+    _most_width = WORD
 
-def _shift(key: Key, world: int) -> int:
-    """This worker's pi(i) / n of eq. (7), in 2^-16; all workers derive the same permutation."""
-    if world == 1:
-        return 0
-    stream = key.of(rank=0, hop=_PERMUTATION_HOP)
-    words = kernels.for_device(torch.device("cpu")).philox(torch.arange(world), stream)[0]
-    return (int(words.argsort(stable=True)[key.rank]) << 16) // world
+    def code_nbytes(self, numel: int) -> int:
+        return 4 * num_words(numel, self._total_width)
+
+    def quantize(
+        self, x: Tensor, codes: Tensor, key: Key, offset: int, *, norm: str | None = None
+    ) -> None:
+        kernels.for_device(x.device).quantize_fields(
+            x, self.scales, codes.view(torch.int32), width=self._total_width, norm=norm,
+            **self._rounding(key, offset),
+        )  # fmt: skip
+
+    def dequantize(
+        self, codes: Tensor, out: Tensor, key: Key, offset: int, *,
+        total: bool, weight: float, accumulate: bool = False,
+    ) -> None:  # fmt: skip
+        kernels.for_device(out.device).dequantize_fields(
+            self.scales, codes.view(torch.int32), out, width=self._total_width, weight=weight,
+            accumulate=accumulate, **self._meaning(key, offset, total=total),
+        )  # fmt: skip
 
 
 def _centre(terms: int) -> int:

@@ -44,12 +44,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.adaptive import AffineCodec, Layout, LearningCodec, State
-from gradwire.codec import ReducibleCodec, is_finite
+from gradwire.adaptive import AdaptiveCodec, FittedCodec, Layout, State
+from gradwire.codec import Codec, Seen, SummableCodec
 from gradwire.codecs.cast import Floats, Identity
 from gradwire.codecs.gradiveq.axes import principal_axes
 from gradwire.codecs.gradiveq.projection import Projection
 from gradwire.codecs.gradiveq.slicing import Slicing
+from gradwire.codecs.settings import SpelledCodec
+from gradwire.kernels.exact import is_finite
 
 _GROWTH = 4.0
 """Back to training when energy lost over energy sent has grown by this factor."""
@@ -77,14 +79,14 @@ class Subspace(State):
 
 
 @dataclass(frozen=True)
-class GradiVeQ(Floats, LearningCodec[Subspace]):
+class GradiVeQ(FittedCodec[Subspace], SpelledCodec):
     """Principal axes of earlier gradients.
 
     slice: the least number of values in a slice; rounded up to a multiple of F * D for a
         convolution of F filters of depth D, and of the row of a matrix.
     energy: how much of the variance of slices it has not seen a basis must keep.
     warmup_steps, train_steps, compress_steps: lengths of the phases.
-    inner: the codec of the coefficients, or its spec with ";" for ",": a `ReducibleCodec`.
+    inner: the codec of the coefficients, or its spec with ";" for ",": a `SummableCodec`.
 
     On its own a vector has nothing to learn from, so a payload is the vector itself.
 
@@ -98,9 +100,10 @@ class GradiVeQ(Floats, LearningCodec[Subspace]):
     warmup_steps: int = 50
     train_steps: int = 100
     compress_steps: int = 400
-    inner: ReducibleCodec | str | None = None
+    inner: SummableCodec | str | None = None
 
     unbiased = False
+    collective = "code_reduce"
     name = "gradiveq"
     state_type: ClassVar[type[State]] = Subspace
 
@@ -124,9 +127,11 @@ class GradiVeQ(Floats, LearningCodec[Subspace]):
         """Before the first step."""
         return Subspace("warmup" if self.warmup_steps else "train")
 
-    def codec_for(self, state: Subspace, layout: Layout) -> AffineCodec | None:
-        """The projection, in a compress phase that has one."""
-        return None if state.basis is None else self._projection(self._slicing(layout), state)
+    def codec_for(self, state: Subspace, layout: Layout) -> Codec:
+        """The projection, in a compress phase that has one; raw float32 else."""
+        if state.basis is None:
+            return Floats()
+        return self._projection(self._slicing(layout), state)
 
     def _projection(self, slicing: Slicing, state: Subspace) -> Projection:
         assert state.basis is not None and state.mean is not None
@@ -134,35 +139,31 @@ class GradiVeQ(Floats, LearningCodec[Subspace]):
         return Projection(slicing, state.basis, state.mean, inner)
 
     def share_due(self, state: Subspace) -> float:
-        """All of the residual, in equal shares, while the phase lasts that is there for it."""
-        return 1 / (self._settle_steps - state.count) if state.phase == "settle" else 0.0
+        """What a projection loses it owes until the phase that delivers it in equal shares."""
+        if state.phase == "deliver":
+            return 1 / (self._deliver_steps - state.count)
+        return 0.0 if state.basis is None else 1.0
 
     def learn(
-        self,
-        state: Subspace,
-        layout: Layout,
-        mean: Tensor,
-        remark: tuple[float, ...],
-        *,
-        owing: bool,
+        self, state: Subspace, layout: Layout, mean: Tensor, seen: Seen, *, owing: bool
     ) -> Subspace:
         """One step on in the cycle; a mean that is not finite teaches nothing."""
         if not is_finite(mean):
             return state
         if state.phase == "train":
             return self._gather(state, layout, mean)
-        if remark:
-            state = self._watch(state, *remark, owing=owing)
+        if seen:
+            state = self._watch(state, *seen, owing=owing)
         lengths = {
             "warmup": self.warmup_steps,
             "compress": self.compress_steps,
-            "settle": self._settle_steps,
+            "deliver": self._deliver_steps,
         }
         if state.lost > _GROWTH * state.loss * state.sent:
-            return Subspace("settle")
+            return Subspace("deliver")
         if state.count + 1 < lengths[state.phase]:
             return replace(state, count=state.count + 1)
-        return Subspace("settle" if state.basis is not None else "train")
+        return Subspace("deliver" if state.basis is not None else "train")
 
     def _watch(self, state: Subspace, sent: float, lost: float, *, owing: bool) -> Subspace:
         """Add up what was sent and lost; a vector that owes has its losses summed already.
@@ -180,7 +181,7 @@ class GradiVeQ(Floats, LearningCodec[Subspace]):
         """At the end of a training phase."""
         return state.phase == "train" and state.count == self.train_steps
 
-    def lesson(self, state: Subspace, layout: Layout) -> Tensor:
+    def fit(self, state: Subspace, layout: Layout) -> Tensor:
         """The basis, flat; empty if none keeps enough of the energy."""
         slicing, sampled = self._slicing(layout), torch.cat(state.samples)
         per_step, stride = self._sampling(slicing)
@@ -189,22 +190,21 @@ class GradiVeQ(Floats, LearningCodec[Subspace]):
         fit = per_step * math.ceil(self._fit_steps / stride)
         return principal_axes(centred[:fit], centred[fit:], self.energy).view(-1)
 
-    def adopt(self, state: Subspace, layout: Layout, lesson: Tensor) -> Subspace:
-        """Compress with the basis of the lesson."""
-        if lesson.numel() == 0:
+    def adopt(self, state: Subspace, layout: Layout, fitted: Tensor) -> Subspace:
+        """Compress with the basis that was found."""
+        if fitted.numel() == 0:
             return Subspace("compress")
-        basis = lesson.view(-1, self._slicing(layout).size)
+        basis = fitted.view(-1, self._slicing(layout).size)
         return Subspace("compress", basis=basis, mean=self._mean(state))
 
-    def example(self, numel: int) -> AffineCodec:
-        """Slices of a vector by an eighth as many random axes."""
-        layout = Layout((numel,), (1,))
-        slicing = self._slicing(layout)
+    def examples(self, numel: int) -> tuple[Codec, ...]:
+        """Slices of a vector by an eighth as many random axes, and raw float32."""
+        slicing = self._slicing(Layout.flat(numel))
         shape = slicing.size, -(-slicing.size // _EXAMPLE_RATIO)
         axes = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         basis = torch.linalg.qr(axes).Q.T.contiguous()  # bits: any axes take as long
         mean = torch.full((slicing.count, slicing.size), 0.0)
-        return self._projection(slicing, Subspace("compress", basis=basis, mean=mean))
+        return self._projection(slicing, Subspace("compress", basis=basis, mean=mean)), Floats()
 
     def describe(self, state: Subspace) -> str:
         """The phase, and how far it compresses."""
@@ -234,7 +234,7 @@ class GradiVeQ(Floats, LearningCodec[Subspace]):
         return self.train_steps - self.train_steps // 4
 
     @property
-    def _settle_steps(self) -> int:
+    def _deliver_steps(self) -> int:
         """As few as keep the shares of a residual in the size of gradients."""
         return self.train_steps // 4
 
@@ -252,12 +252,12 @@ class GradiVeQ(Floats, LearningCodec[Subspace]):
         return state.total / self._fit_steps
 
 
-def _inner(inner: object) -> ReducibleCodec:
+def _inner(inner: object) -> SummableCodec:
     """The codec that `inner` is or spells."""
     from gradwire.codecs import parse  # it knows this module
 
     codec = parse(inner.replace(";", ",")) if isinstance(inner, str) else inner
-    if not isinstance(codec, ReducibleCodec) or isinstance(codec, LearningCodec):
+    if not isinstance(codec, SummableCodec) or isinstance(codec, AdaptiveCodec):
         raise ValueError(
             f"`inner` must be a codec whose codes can be added, got {codec!r}; "
             "`fp16`, `bf16` and `global-qsgd` are."

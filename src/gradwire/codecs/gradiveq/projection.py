@@ -1,4 +1,4 @@
-"""The affine map of GradiVeQ's compress phase; see `gradiveq.py` for the paper.
+"""The affine map of GradiVeQ's compress phase; see `__init__.py` for the paper.
 
     project:  y_m = U^T (x_m - mu_m)   for each slice m of K values      (paper's sec. 3.2)
     expand:   x_m = U y_m + mu_m
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.adaptive import AffineCodec
-from gradwire.codec import ReducibleCodec
+from gradwire.codec import SummableCodec
 from gradwire.codecs.gradiveq.slicing import Slicing
 from gradwire.key import Key
 
@@ -32,14 +32,13 @@ class Projection(AffineCodec):
     slicing: Slicing
     basis: Tensor
     mean: Tensor
-    inner: ReducibleCodec
+    inner: SummableCodec
 
     unbiased = False
-    name = "projection"
     grain = None
 
     @property
-    def through(self) -> ReducibleCodec:
+    def through(self) -> SummableCodec:
         """The inner codec."""
         return self.inner
 
@@ -68,7 +67,7 @@ class Projection(AffineCodec):
         tail.copy_(image_tail)
         self.slicing.restore(ordered, out)
 
-    def subtract(self, minus_image: Tensor, out: Tensor) -> None:
+    def subtract_image(self, minus_image: Tensor, out: Tensor) -> None:
         """Take off what an image, of which the negative is given, expands to."""
         ordered = self.slicing.ordered(out)
         slices, tail = self.slicing.split(ordered)
@@ -87,25 +86,15 @@ class Projection(AffineCodec):
         """Those of the image; the vector is as long as the parameter."""
         return self.inner.max_nbytes(self.image_numel)
 
-    def encode_into(
-        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
-    ) -> int:
-        """Project, and encode the image."""
+    def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
         image = torch.empty(self.image_numel)
         self.project(x, image)
-        return self.inner.encode_into(image, out, key, world=world)
+        return self.inner.encode_into(image, out, key)
 
     def decode_into(
-        self,
-        payload: Tensor,
-        out: Tensor,
-        key: Key,
-        offset: int = 0,
-        *,
-        weight: float = 1.0,
-        accumulate: bool = False,
-    ) -> None:
-        """Decode the image, and expand."""
+        self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
+        weight: float = 1.0, accumulate: bool = False,
+    ) -> None:  # fmt: skip
         values = torch.empty_like(out)
         self.expand(self.inner.decode(payload, self.image_numel, key), values)
         if weight != 1:

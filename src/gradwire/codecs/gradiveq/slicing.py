@@ -1,4 +1,4 @@
-"""Parameters cut into the slices of GradiVeQ; see `gradiveq.py` for the paper."""
+"""Parameters cut into the slices of GradiVeQ; see `__init__.py` for the paper."""
 
 from __future__ import annotations
 

@@ -28,35 +28,40 @@ Training", arXiv:1904.01197, section 4 and algorithm 2.
 
 Differences from the paper: which workers are nested follows from the rank alone, in turn with the
 plain ones. A payload says of which kind it is. The paper neither detects nor avoids wrong decodes.
-Here whoever decodes counts or estimates what share of values nested payloads get wrong
-(`failure_rate`), and a reducer sends the plain code instead unless that share was last
-seen at or below `max_failures`; so also in the first step. Derivations and measured tables:
-docs/codecs/dithered.md.
+Here whoever decodes counts or estimates what share of values nested payloads get wrong, and as long
+as that share is unknown, or above `max_failures`, all workers send the plain code. Derivations and
+measured tables: docs/codecs/dithered.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from gradwire import kernels
-from gradwire.codec import Codec
-from gradwire.codecs.coding import Wire
-from gradwire.codecs.dqsg import check_levels, is_number, steps_of
-from gradwire.codecs.ndqsg import spread
-from gradwire.codecs.ndqsg.spread import Received
+from gradwire.adaptive import AdaptiveCodec, Layout, State
+from gradwire.codec import Codec, Seen
+from gradwire.codecs.dqsg import check_levels, is_number
+from gradwire.codecs.ndqsg.lattice import Lattice
+from gradwire.codecs.settings import SpelledCodec
 from gradwire.kernels.formats.layout import check_block, grain_of
-from gradwire.key import Key
 
-_HEAD = 4
+_NAMES_SHOWN = 4
 
 
 @dataclass(frozen=True)
-class NDQSG(Codec):
+class Agreement(State):
+    """How well workers agree on a parameter: the share of values that nested payloads get wrong."""
+
+    outlives_workers: ClassVar[bool] = False
+    failure_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class NDQSG(AdaptiveCodec[Agreement], SpelledCodec):
     """Quantize with subtractive dither; some workers lean on what the others have sent.
 
     levels: levels on each side of zero, up to the block's largest value (2 to 127).
@@ -69,10 +74,10 @@ class NDQSG(Codec):
     >>> import torch, gradwire as gw
     >>> codec = gw.NDQSG()
     >>> near = [torch.linspace(-1, 1, 1000), torch.linspace(-1, 1, 1000) + 0.01]
-    >>> mean = gw.simulate(codec, near, gw.Key(seed=1))
+    >>> mean = gw.simulate(codec.nested, near, gw.Key(seed=1))
     >>> (mean - sum(near) / 2).abs().max() < 1 / 3
     tensor(True)
-    >>> [codec.encode(x, gw.Key(rank=rank), world=2).numel() for rank, x in enumerate(near)]
+    >>> [codec.nested.encode(x, gw.Key(rank=rank)).numel() for rank, x in enumerate(near)]
     [387, 262]
     """
 
@@ -86,6 +91,7 @@ class NDQSG(Codec):
     unbiased = True  # but for values that are decoded wrong: `max_failures`
     fixed_size = False
     name = "ndqsg"
+    state_type: ClassVar[type[State]] = Agreement
 
     def __post_init__(self) -> None:
         check_levels(self.levels)
@@ -112,134 +118,81 @@ class NDQSG(Codec):
 
     @property
     def grain(self) -> int | None:
-        """Blocks and tiles stay whole."""
         return grain_of(self.block)
 
-    def is_nested(self, rank: int) -> bool:
-        """Does this worker send nested payloads, if it may?"""
-        f = self.nested_fraction
-        return math.floor((rank + 1) * f) > math.floor(rank * f)
+    @property
+    def feeds_back(self) -> bool:  # type: ignore[override]
+        """Payloads that need each other to be decoded do not say what was lost."""
+        return self.nested_fraction == 0
 
-    def num_dependent(self, world: int) -> int:
-        """How many of `world` workers are nested."""
-        return math.floor(world * self.nested_fraction) if world > 1 else 0
+    @property
+    def plain(self) -> Lattice:
+        """What every worker sends while workers differ too much."""
+        return self._lattice(nests=False)
+
+    @property
+    def nested(self) -> Lattice:
+        """What workers send once they agree."""
+        return self._lattice(nests=True)
+
+    def _lattice(self, *, nests: bool) -> Lattice:
+        return Lattice(self.levels, self.ratio, self.alpha, self.nested_fraction, self.block, nests)
 
     def trusts(self, failure_rate: float | None) -> bool:
         """Is a share of wrong values, None if unknown, low enough for nested payloads?"""
         return (1.0 if failure_rate is None else failure_rate) <= self.max_failures
 
-    def max_nbytes(self, numel: int) -> int:
-        """That of a plain payload; nested ones are shorter."""
-        return _HEAD + self._wire(False).max_nbytes(numel)
+    def start(self) -> Agreement:
+        return Agreement()
 
-    def encode_into(
-        self, x: Tensor, out: Tensor, key: Key, offset: int = 0, *, world: int = 1
-    ) -> int:
-        """See `Codec.encode_into`. A head of 4 bytes, 1 if nested, then scales and codes."""
-        nested = world > 1 and self.is_nested(key.rank)
+    def codec_for(self, state: Agreement, layout: Layout) -> Codec:
+        return self._lattice(nests=self.trusts(state.failure_rate))
 
-        def quantize(scales: Tensor, codes: Tensor, width: int) -> None:
-            kernel, common = kernels.for_device(x.device), {"key": key, "offset": offset}
-            if nested:  # eq. (1)
-                kernel.block_scales(x, scales, block=self.block, norm="max")
-                kernel.quantize_nested(
-                    x, steps_of(scales, self.levels) / self.alpha, codes, ratio=self.ratio,
-                    width=width, block=self.block, **common,
-                )  # fmt: skip
-            else:
-                kernel.quantize(
-                    x, scales, codes, levels=self.levels, width=width, block=self.block,
-                    norm="max", **common,
-                )  # fmt: skip
+    def learn(
+        self, state: Agreement, layout: Layout, mean: Tensor, seen: Seen, *, owing: bool
+    ) -> Agreement:
+        return Agreement(*seen)
 
-        out[:_HEAD] = torch.tensor([nested, 0, 0, 0], dtype=torch.uint8)
-        return _HEAD + self._wire(nested).encode(x.numel(), out[_HEAD:], quantize)
+    def describe(self, state: Agreement) -> str:
+        if state.failure_rate is None:
+            return "plain, nothing is known yet"
+        code = "nested" if self.trusts(state.failure_rate) else "plain"
+        return f"{code}, {state.failure_rate:.2%} of values decoded wrong if nested"
 
-    def decode_into(
-        self,
-        payload: Tensor,
-        out: Tensor,
-        key: Key,
-        offset: int = 0,
-        *,
-        weight: float = 1.0,
-        accumulate: bool = False,
-    ) -> None:
-        """See `Codec.decode_into`; only for plain payloads."""
-        part = self._read(payload, out.numel(), key)
-        if part.nested:
-            raise ValueError(
-                "a nested payload says nothing without those of the other workers; pass them "
-                "all to `aggregate_into`, or encode with `world=1` for the plain code."
-            )
-        self.decode_plain(part, out, offset, weight=weight, accumulate=accumulate)
+    def examples(self, numel: int) -> tuple[Codec, ...]:
+        return self.plain, self.nested
+
+    def counts(self, state: Agreement, seen: Seen, numel: int, world: int) -> dict[str, float]:
+        """Values that were probably decoded wrong, and sends of the plain code for that reason."""
+        if self.trusts(state.failure_rate):
+            (rate,) = seen
+            return {"expected_failures": rate * numel * math.floor(world * self.nested_fraction)}
+        return {"fallbacks": float(state.failure_rate is not None)}
+
+    def doubts(self, states: Mapping[str, Agreement]) -> str | None:
+        rates = {
+            name: state.failure_rate
+            for name, state in states.items()
+            if state.failure_rate is not None and not self.trusts(state.failure_rate)
+        }
+        if not rates:
+            return None
+        shown, hidden = list(rates)[:_NAMES_SHOWN], len(rates) - _NAMES_SHOWN
+        names = ", ".join(shown) + (f" and {hidden} more" if hidden > 0 else "")
+        return (
+            f"{self}: workers differ too much: up to {max(rates.values()):.1%} of the values of "
+            f"{names} would be decoded wrong. The plain code is sent until workers agree; "
+            '`stats().counts["fallbacks"]` counts such sends.'
+        )
+
+    def doubts_alone(self) -> str | None:
+        if self.trusts(None):
+            return None
+        return (
+            f"{self} learns from step to step how well workers agree, and a single all_reduce has "
+            "nothing to go by: it sends the plain code. Use `DQSG`, or `max_failures=1` to send "
+            "nested payloads unseen."
+        )
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
-        """The head, scales and codes, plain or nested."""
-        return self._wire(False).anatomy(payload, numel, head=_HEAD)
-
-    def aggregate_into(
-        self, payloads: Sequence[Tensor], out: Tensor, keys: Sequence[Key], offset: int = 0
-    ) -> None:
-        """See `Codec.aggregate_into`: plain payloads first, then nested ones by rank."""
-        parts = self._read_all(payloads, out.numel(), keys)
-        plain = [part for part in parts if not part.nested]
-        weight = 1.0 / len(parts)
-        for count, part in enumerate(plain):
-            self.decode_plain(part, out, offset, weight=weight, accumulate=count > 0)
-        for count, part in enumerate((p for p in parts if p.nested), len(plain)):
-            self.add_nested(part, out, count, offset, weight=weight)
-
-    def add_nested(
-        self, part: Received, total: Tensor, count: int, offset: int, *, weight: float = 1.0
-    ) -> None:
-        """Decode with the mean of the `count` vectors in `total`, and add the result to it.
-
-        All of them count `weight` times.
-        """
-        kernels.for_device(total.device).add_nested(  # eq. (2)
-            part.steps, part.codes, total, count=count, ratio=self.ratio, alpha=self.alpha,
-            width=part.width, block=self.block, key=part.key, offset=offset, weight=weight,
-        )  # fmt: skip
-
-    def decode_plain(
-        self,
-        part: Received,
-        out: Tensor,
-        offset: int,
-        *,
-        weight: float = 1.0,
-        accumulate: bool = False,
-    ) -> None:
-        """As `decode_into`, from a payload that was read."""
-        kernels.for_device(out.device).dequantize_dithered(
-            part.steps, part.codes, out, zero=self.levels, width=part.width,
-            planes=False, block=self.block, key=part.key, offset=offset, weight=weight,
-            accumulate=accumulate,
-        )  # fmt: skip
-
-    def _wire(self, nested: bool) -> Wire:
-        levels = self.ratio // 2 if nested else self.levels
-        return Wire("packed", (2 * levels).bit_length(), levels, self.block)
-
-    def _read(self, payload: Tensor, numel: int, key: Key) -> Received:
-        head = payload[:_HEAD].tolist()
-        if head not in ([0, 0, 0, 0], [1, 0, 0, 0]):
-            raise ValueError(f"the head of the payload is damaged: {head}, expected 0 or 1.")
-        wire = self._wire(head[0] == 1)
-        scales, codes = wire.decode(payload[_HEAD:], numel)
-        return Received(head[0] == 1, steps_of(scales, self.levels), codes, wire.width, key)
-
-    def _read_all(
-        self, payloads: Sequence[Tensor], numel: int, keys: Sequence[Key]
-    ) -> list[Received]:
-        parts = [self._read(p, numel, key) for p, key in zip(payloads, keys, strict=True)]
-        if all(part.nested for part in parts):
-            raise ValueError("all payloads are nested; expected at least one plain one, of rank 0.")
-        return parts
-
-    def failure_rate(
-        self, payloads: Sequence[Tensor], numel: int, keys: Sequence[Key], offset: int = 0
-    ) -> float:
-        """See `Codec.failure_rate`."""
-        return spread.failure_rate(self, self._read_all(payloads, numel, keys), numel, offset)
+        return self.plain.anatomy(payload, numel)

@@ -28,7 +28,7 @@ from gradwire.kernels.formats.layout import TILE, packed_nbytes
 from gradwire.key import Key
 
 if TYPE_CHECKING:
-    from gradwire.codecs.ndqsg import NDQSG
+    from gradwire.codecs.ndqsg.lattice import Lattice
 
 _RUN, _MAX_RUNS = 4096, 16
 """What is looked at: up to 16 stretches of about 4096 values."""
@@ -51,7 +51,7 @@ class Tally(NamedTuple):
     wrong: float
 
 
-def failure_rate(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> float:
+def failure_rate(codec: Lattice, parts: Sequence[Received], numel: int, offset: int) -> float:
     """The share of values that nested payloads like these get wrong; 1 if nothing is finite."""
     if not numel:
         return 0.0
@@ -72,7 +72,7 @@ def _cut(part: Received, start: int, stop: int, block: int | None) -> Received:
     return part._replace(steps=steps, codes=codes)
 
 
-def _look(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> Tally:
+def _look(codec: Lattice, parts: Sequence[Received], numel: int, offset: int) -> Tally:
     """The tally of one stretch."""
     plain = [part for part in parts if not part.nested]
     nested = [part for part in parts if part.nested]
@@ -83,7 +83,7 @@ def _look(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> T
     return _unfold(codec, plain[0], nested[0], numel, offset)
 
 
-def _rehearse(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) -> Tally:
+def _rehearse(codec: Lattice, parts: Sequence[Received], numel: int, offset: int) -> Tally:
     """What would have come of the workers that may be nested: one after the other, as decoded."""
     first = [part for part in parts if not codec.is_nested(part.key.rank)]
     later = [part for part in parts if codec.is_nested(part.key.rank)]
@@ -99,7 +99,7 @@ def _rehearse(codec: NDQSG, parts: Sequence[Received], numel: int, offset: int) 
     return _sum(tallies)
 
 
-def _leave_out(codec: NDQSG, plain: Sequence[Received], numel: int, offset: int) -> Tally:
+def _leave_out(codec: Lattice, plain: Sequence[Received], numel: int, offset: int) -> Tally:
     """Each plain worker against the mean of the others."""
     values = [_decoded(codec, part, numel, offset) for part in plain]
     total, others = _total(values), len(plain) - 1
@@ -111,7 +111,7 @@ def _leave_out(codec: NDQSG, plain: Sequence[Received], numel: int, offset: int)
     return _sum(tallies)
 
 
-def _unfold(codec: NDQSG, plain: Received, nested: Received, numel: int, offset: int) -> Tally:
+def _unfold(codec: Lattice, plain: Received, nested: Received, numel: int, offset: int) -> Tally:
     """The first nested worker against the only plain one."""
     y = _decoded(codec, plain, numel, offset)
     total = y.float()
@@ -126,7 +126,7 @@ def _unfold(codec: NDQSG, plain: Received, nested: Received, numel: int, offset:
     return Tally(sum(counts) + zeros, wrong)
 
 
-def _count(codec: NDQSG, w: Tensor, steps: Tensor) -> Tally:
+def _count(codec: Lattice, w: Tensor, steps: Tensor) -> Tally:
     """Count values that are too far off.
 
     `w` holds the error of a plain payload `alpha` times. A nested one would have it once, and what
@@ -150,12 +150,12 @@ def _total(vectors: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _decoded(codec: NDQSG, part: Received, numel: int, offset: int) -> Tensor:
+def _decoded(codec: Lattice, part: Received, numel: int, offset: int) -> Tensor:
     out = torch.empty(numel)
     codec.decode_plain(part, out, offset)
     return out.double()
 
 
-def _each(codec: NDQSG, part: Received, numel: int) -> Tensor:
+def _each(codec: Lattice, part: Received, numel: int) -> Tensor:
     """The step of every value."""
     return part.steps.double().repeat_interleave(codec.block or numel)[:numel]

@@ -10,7 +10,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.adapters.checks import check_agreement
-from gradwire.adapters.handle import Handle
+from gradwire.adapters.ddp.handle import DDPHandle
 from gradwire.codec import Codec
 from gradwire.codecs import as_codec
 from gradwire.reduction import streams
@@ -18,6 +18,7 @@ from gradwire.reduction.parameters import num_reduced, parameters_of
 from gradwire.reduction.policy import Policy
 from gradwire.reduction.reducer import Reducer
 from gradwire.transport import groups
+from gradwire.transport.lanes import Lanes
 from gradwire.transport.link import Link
 
 
@@ -34,7 +35,7 @@ def attach(
     lanes: int = 3,
     chunk: int | None = None,
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
-) -> Handle:
+) -> DDPHandle:
     """Reduce the gradients of `module` through `codec`; `gradwire.attach` says what options do."""
     codec = as_codec(codec)
     _check_module(module)
@@ -68,10 +69,10 @@ def attach(
         chunk=chunk,
     )
     own = groups.same_members(module.process_group, f"gradwire/{offers[0][0]}", lanes)
-    handle = Handle(
+    handle = DDPHandle(
         parameters,
         reducer,
-        [Link(group) for group in own],
+        Lanes([Link(group) for group in own]),
         streams.Stream(seed, streams.free_number([taken for _, taken in offers])),
         num_reduced=num_reduced(module),
         scaler=scaler,

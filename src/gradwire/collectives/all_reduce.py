@@ -1,0 +1,70 @@
+"""`all_reduce`: codes are added by the network, and their total decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.codec import NOTHING, Codec, NetworkAdder, SummableCodec
+from gradwire.collectives.collective import Collective, Sighting
+from gradwire.collectives.feedback import settle, sources
+from gradwire.collectives.parts import Slice
+from gradwire.collectives.sums import Sum, agree, combined, simulate_sum, summable
+from gradwire.key import Key
+from gradwire.transport.link import Link
+
+
+class AllReduce(Collective):
+    """Let the network add: for codecs with a `NetworkAdder` and no others."""
+
+    name = "all_reduce"
+
+    def check(self, codec: Codec, world: int) -> None:
+        if not isinstance(codec, SummableCodec) or codec.network_adder(world) is None:
+            other = "code_reduce" if isinstance(codec, SummableCodec) else "two_shot"
+            raise TypeError(
+                f"payloads of {codec!r} cannot be summed by all_reduce; use `{other}`, or a codec "
+                "that can, `GlobalQSGD`."
+            )
+
+    def message_nbytes(self, codec: Codec, numel: int, world: int) -> int:
+        return _adder(codec, world).code_nbytes(numel)
+
+    def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
+        inputs = sources(link, pieces)
+        shared = agree(link, pieces, inputs)
+        adders = [_adder(p.codec, link.size, s) for p, s in zip(pieces, shared, strict=True)]
+        sizes = [a.code_nbytes(p.numel) for a, p in zip(adders, pieces, strict=True)]
+        message = link.room("send", sum(sizes))
+        is_kept = any(piece.is_followed for piece in pieces)  # the total takes the place of codes
+        own = link.room("own", sum(sizes)) if is_kept else message
+        sums = [
+            Sum(piece, adder, key.of(tensor=piece.part.tensor, rank=link.rank), total, code)
+            for piece, adder, total, code in zip(
+                pieces, adders, torch.split(message, sizes), torch.split(own, sizes), strict=True
+            )
+        ]
+        with link.account.timed("encode"):
+            for each, source in zip(sums, inputs, strict=True):
+                each.encode(source)
+            if is_kept:
+                message.copy_(own)
+        link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
+        with link.in_turn():
+            link.all_reduce(message.view(adders[0].dtype))
+        with link.account.timed("decode"):
+            for each, source in zip(sums, inputs, strict=True):
+                settle(link, each.piece, source, each.decode, each.subtract)
+        return []
+
+    def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:
+        shared = combined(summable(codec), vectors)
+        return simulate_sum(_adder(codec, len(vectors), shared), vectors, key)
+
+
+def _adder(codec: Codec, world: int, shared: Tensor = NOTHING) -> NetworkAdder:
+    adder = summable(codec).network_adder(world, shared)
+    assert adder is not None
+    return adder
