@@ -4,11 +4,16 @@ import torch
 from torch import Tensor
 
 import gradwire as gw
-from gradwire.adaptive import LearningCodec
+from gradwire.adaptive import AdaptiveCodec
+from gradwire.codec import Adder, Codec
 from gradwire.codecs import REGISTRY
+from gradwire.codecs.gradiveq import GradiVeQ
+from gradwire.collectives.parts import Part
+from gradwire.reduction.reducer import Reducer
+from gradwire.transport.executor import Inline
 
 EXAMPLES = [spec for entry in REGISTRY.values() for spec in entry.examples]
-LEARNING = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), LearningCodec)]
+LEARNING = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), GradiVeQ)]
 MESSAGES = [spec for spec in EXAMPLES if spec not in LEARNING]
 """What a message can be of: it has nothing before it to learn from."""
 TWO_OF_EACH = [spec for entry in REGISTRY.values() for spec in entry.examples[:2]]
@@ -50,22 +55,45 @@ def assert_follows(codec: gw.Codec, x: Tensor, y: Tensor) -> None:
 
 
 def said(codec: gw.Codec, vectors: list[Tensor], key: gw.Key, collective: str) -> list[Tensor]:
-    """What the term or the codes of each worker say of its vector."""
+    """What the codes of each worker say of its vector."""
     world, numel = len(vectors), vectors[0].numel()
     statistics = [codec.statistics(x) for x in vectors]
     shared = statistics[0]
     for other in statistics[1:]:
         shared = torch.maximum(shared, other) if codec.statistics_op == "max" else shared + other
-    kind = "term" if collective == "all_reduce" else "code"
-    size = getattr(codec, f"{kind}_nbytes")(numel, world)
-    found = []
+    adder, found = adder_of(codec, collective, world, shared), []
     for rank, x in enumerate(vectors):
-        message = torch.empty(size, dtype=torch.uint8)
+        message = torch.empty(adder.code_nbytes(numel), dtype=torch.uint8)
         own, minus = key.of(rank=rank), torch.zeros(numel)
-        getattr(codec, f"encode_{kind}")(x, message, own, 0, world=world, shared=shared)
-        getattr(codec, f"subtract_{kind}")(message, minus, own, 0, world=world, shared=shared)
+        adder.encode(x, message, own)
+        adder.subtract(message, minus, own)
         found.append(-minus)
     return found
+
+
+def adder_of(codec: gw.SummableCodec, collective: str, world: int, shared: Tensor) -> Adder:
+    """What adds for a collective."""
+    make = codec.network_adder if collective == "all_reduce" else codec.adder
+    adder = make(world, shared)
+    assert adder is not None
+    return adder
+
+
+def is_summed_by_network(codec: Codec) -> bool:
+    return isinstance(codec, gw.SummableCodec) and codec.network_adder(2) is not None
+
+
+def steps_of(spec: str, numel: int) -> list[Codec]:
+    """The codec that `spec` spells; of one that learns, what may encode a step."""
+    codec = gw.parse(spec)
+    return list(codec.examples(numel)) if isinstance(codec, AdaptiveCodec) else [codec]
+
+
+def reduce_now(reducer: Reducer, x: Tensor, name: str = "") -> None:
+    """Replace `x` by its mean; that is a step."""
+    part = Part(x, 0, name=name)
+    reducer.begin_step()
+    reducer.submit(Inline(reducer.link), x, [part], last=True).wait()
 
 
 def bias_z(codec: gw.Codec, x: Tensor, draws: int) -> Tensor:

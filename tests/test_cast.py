@@ -137,11 +137,12 @@ def test_no_sum_overflows_before_the_mean_and_what_is_not_finite_passes(spec):
 
 def test_pieces_of_a_vector_are_rounded_as_the_whole():
     codec, vectors = gw.Cast("fp16"), [values(5000, seed=i) for i in range(3)]
+    adder = codec.adder(3)
     whole = gw.simulate(codec, vectors, KEY)
     codes = torch.stack([codec.encode(x, KEY) for x in vectors])
     for start in range(0, 5000, 3 * codec.grain):
         stop = min(start + 3 * codec.grain, 5000)
-        total = torch.empty(codec.total_nbytes(stop - start, 3), dtype=torch.uint8)
+        total = torch.empty(adder.total_nbytes(stop - start), dtype=torch.uint8)
         part = codes[:, 2 * start : 2 * stop]
-        codec.add_codes(part, total, stop - start, KEY, start)
+        adder.add(part, total, stop - start, KEY, start)
         assert torch.equal(total.view(torch.float16).float(), whole[start:stop])

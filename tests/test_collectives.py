@@ -7,13 +7,14 @@ import torch
 import torch.distributed as dist
 
 import gradwire as gw
-from gradwire import collectives
+from gradwire.adaptive import AffineCodec
+from gradwire.collectives import COLLECTIVES, choose
 from gradwire.collectives.parts import Part, cut, whole
 from gradwire.reduction.reducer import Reducer
 from gradwire.reduction.route import Route
 from gradwire.reduction.small import SmallParts
 from gradwire.transport.link import Link
-from laws import EXAMPLES
+from laws import EXAMPLES, is_summed_by_network, reduce_now, steps_of
 from world import data
 
 SIZES = (2, 3, 4)
@@ -24,25 +25,30 @@ def vectors(world, numel, codec, collective, seed=0):
     """Different data on every rank. Where floats are summed by the network, whose order is its
     own, only one rank is nonzero at a time, so that any order gives the same bits."""
     rows = [data(rank, numel, seed) for rank in range(world)]
-    if codec.name == "none" and collective == "all_reduce":
+    if isinstance(codec, gw.Identity) and collective == "all_reduce":
         turn = torch.arange(numel) % world
         rows = [torch.where(turn == rank, row, 0.0) for rank, row in enumerate(rows)]
     return rows
+
+
+def carriers(codec):
+    """The collectives that may carry `codec`."""
+    options = ["all_gather", "two_shot"]
+    options += ["all_reduce"] if is_summed_by_network(codec) else []
+    options += ["code_reduce"] if isinstance(codec, gw.SummableCodec) else []
+    return [*options, "image_reduce"] if isinstance(codec, AffineCodec) else options
 
 
 def reduce_all(rank, specs, numels):
     """Every codec, length and collective; the results."""
     results = {}
     for spec, numel in itertools.product(specs, numels):
-        codec = gw.parse(spec)
-        options = ["all_gather", "two_shot"]
-        options += ["all_reduce"] if isinstance(codec, gw.SummableCodec) else []
-        options += ["code_reduce"] if isinstance(codec, gw.ReducibleCodec) else []
-        for collective in options:
-            x = vectors(dist.get_world_size(), numel, codec, collective)[rank].clone()
-            parts = [Part(x, KEY.tensor)]
-            collectives.COLLECTIVES[collective](Link(), codec, whole(parts), KEY)
-            results[spec, numel, collective] = x
+        for i, codec in enumerate(steps_of(spec, numel)):
+            for collective in carriers(codec):
+                x = vectors(dist.get_world_size(), numel, codec, collective)[rank].clone()
+                parts = [Part(x, KEY.tensor, codec)]
+                COLLECTIVES[collective].reduce(Link(), whole(parts), KEY)
+                results[spec, i, numel, collective] = x
     return results
 
 
@@ -50,10 +56,11 @@ def reduce_all(rank, specs, numels):
 @pytest.mark.parametrize("size", SIZES)
 def test_ranks_equal_each_other_and_simulate(worlds, size):
     answers = worlds[size].run(reduce_all, EXAMPLES, (1, 600, 30_000))
-    for (spec, numel, collective), result in answers[0].items():
+    assert {collective for *_, collective in answers[0]} == set(COLLECTIVES)
+    for (spec, i, numel, collective), result in answers[0].items():
         for rank, answer in enumerate(answers):
-            assert torch.equal(answer[spec, numel, collective], result), (spec, numel, rank)
-        codec = gw.parse(spec)
+            assert torch.equal(answer[spec, i, numel, collective], result), (spec, numel, rank)
+        codec = steps_of(spec, numel)[i]
         expected = gw.simulate(codec, vectors(size, numel, codec, collective), KEY, collective)
         assert torch.equal(result, expected), (spec, numel, collective)
 
@@ -85,11 +92,12 @@ def test_calls_draw_fresh_random_bits(worlds):
 
 def reduce_grouped(rank, codec, order, together):
     """Three parameters, in one bucket or in three, in this order."""
-    parts = {i: Part(data(rank, numel, seed=i), i) for i, numel in enumerate((700, 9000, 2500))}
+    numels = enumerate((700, 9000, 2500))
+    parts = {i: Part(data(rank, numel, seed=i), i, codec) for i, numel in numels}
     link = Link()
     groups = [[parts[i] for i in order]] if together else [[parts[i]] for i in order]
     for group in groups:
-        collectives.two_shot(link, codec, whole(group), KEY)
+        COLLECTIVES["two_shot"].reduce(link, whole(group), KEY)
     return [parts[i].values for i in range(3)]
 
 
@@ -105,8 +113,7 @@ def test_the_mean_does_not_depend_on_buckets_or_shards(worlds, spec):
 def count_bytes(rank, spec, collective, numel):
     link = Link()
     reducer = Reducer(link, gw.parse(spec), collective=collective, min_numel=0)
-    x = data(rank, numel)
-    reducer.reduce(x, [Part(x, 0)])
+    reduce_now(reducer, data(rank, numel))
     return link.account.bytes_sent, link.account.message_bytes, link.account.values
 
 
@@ -136,10 +143,9 @@ def reduce_with_residual(rank, spec, collective, steps):
     for step in range(steps):
         x = vectors(link.size, 3000, reducer.codec, collective, seed=step)[rank].clone()
         sent += x
-        reducer.reduce(x, [Part(x, 0)])
+        reduce_now(reducer, x)
         got += x
-        reducer.step += 1
-    return sent, got, reducer.residuals[0]
+    return sent, got, reducer.residuals.of("0", 3000)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +183,8 @@ def residual_of_one_step(rank, spec, collective):
         seed=KEY.seed,
     )
     reducer.step = KEY.step
-    x = data(rank, 3000)
-    reducer.reduce(x, [Part(x, 0)])
-    return reducer.residuals[0]
+    reduce_now(reducer, data(rank, 3000))
+    return reducer.residuals.of("0", 3000)
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "two_shot"])
@@ -242,9 +247,10 @@ def test_small_parts_do_not_depend_on_the_order_of_buckets(worlds):
 
 
 def test_shards_are_even_and_cut_at_the_grain():
-    parts = [Part(torch.zeros(numel), i) for i, numel in enumerate((5000, 20_000, 777, 40_000))]
+    numels = enumerate((5000, 20_000, 777, 40_000))
+    parts = [Part(torch.zeros(numel), i, gw.QSGD()) for i, numel in numels]
     for ranks in (1, 2, 3, 4, 7):
-        shards = cut(whole(parts), 512, ranks)
+        shards = cut(whole(parts), ranks)
         sizes = [sum(piece.numel for piece in shard) for shard in shards]
         assert sum(sizes) == 65_777
         assert max(sizes) - min(sizes) <= 2 * 512
@@ -258,21 +264,24 @@ def test_shards_are_even_and_cut_at_the_grain():
 
 
 def test_what_may_not_be_cut_stays_whole():
-    parts = [Part(torch.zeros(numel), i) for i, numel in enumerate((100, 10_000, 300, 200))]
-    pieces = [piece for shard in cut(whole(parts), None, 3) for piece in shard]
+    numels = enumerate((100, 10_000, 300, 200))
+    parts = [Part(torch.zeros(numel), i, gw.FFTSparse()) for i, numel in numels]
+    pieces = [piece for shard in cut(whole(parts), 3) for piece in shard]
     assert [piece.numel for piece in pieces] == [100, 10_000, 300, 200]
 
 
 def test_payloads_that_cannot_be_summed_are_refused():
     with pytest.raises(TypeError, match="cannot be summed by all_reduce; use `two_shot`"):
-        collectives.check(gw.QSGD(), "all_reduce")
+        choose(gw.QSGD(), 4, "all_reduce")
     with pytest.raises(TypeError, match="cannot be summed by all_reduce; use `code_reduce`"):
-        collectives.check(gw.GlobalQSGD(dither="exponential"), "all_reduce")
+        choose(gw.GlobalQSGD(dither="exponential"), 4, "all_reduce")
     with pytest.raises(TypeError, match="cannot be summed by all_reduce; use `code_reduce`, or a"):
-        collectives.check(gw.Cast("fp16"), "all_reduce")
+        choose(gw.Cast("fp16"), 4, "all_reduce")
     with pytest.raises(TypeError, match="cannot be added as codes; use `two_shot`, or a codec"):
-        collectives.check(gw.QSGD(), "code_reduce")
+        choose(gw.QSGD(), 4, "code_reduce")
     for collective in ("all_reduce", "code_reduce"):
-        collectives.check(gw.GlobalQSGD(), collective, world=64)
+        assert choose(gw.GlobalQSGD(), 64, collective).name == collective
     with pytest.raises(ValueError, match="must be one of all_reduce, all_gather, two_shot"):
-        collectives.check(gw.QSGD(), "ring")
+        choose(gw.QSGD(), 4, "ring")
+    with pytest.raises(TypeError, match="is no affine map; leave `collective` out"):
+        choose(gw.QSGD(), 4, "image_reduce")

@@ -7,24 +7,26 @@ import torch
 
 import gradwire as gw
 from gradwire import kernels
-from gradwire.codec import is_finite
 from gradwire.codecs import REGISTRY
 from gradwire.kernels import reference
+from gradwire.kernels.exact import is_finite
 from gradwire.kernels.reference import tiles as reference_tiles
 from laws import (
     EXAMPLES,
+    adder_of,
     assert_follows,
     assert_unbiased,
     bias_z,
     block_of,
     edge_sizes,
+    is_summed_by_network,
     roundtrip,
     said,
 )
 
 KEY = gw.Key(seed=3, step=5, tensor=2, rank=1)
 SUMMABLE = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), gw.SummableCodec)]
-REDUCIBLE = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), gw.ReducibleCodec)]
+BY_NETWORK = [spec for spec in SUMMABLE if is_summed_by_network(gw.parse(spec))]
 UNBIASED = [spec for spec in EXAMPLES if gw.parse(spec).unbiased]
 STOCHASTIC = [spec for spec in UNBIASED if spec != "none"]
 
@@ -43,7 +45,7 @@ def test_every_codec_has_an_example():
 
 
 def test_spelling(codec):
-    assert eval(repr(codec), vars(gw)) == codec
+    assert eval(repr(codec), {name: getattr(gw, name) for name in gw.__all__}) == codec
     assert gw.parse(str(codec)) == codec
     settings = json.loads(json.dumps(codec.settings()))
     assert REGISTRY[codec.name].make(**settings) == codec
@@ -178,7 +180,7 @@ def test_the_mean_of_payloads_is_that_of_what_each_says(codec, world):
         payloads.append(room[: codec.encode_into(x, room, key, offset)])
         codec.decode_into(payloads[-1], row, key, offset)
     mean = torch.full((1500,), torch.nan)
-    codec.aggregate_into(payloads, mean, keys, offset)
+    codec.mean_into(payloads, mean, keys, offset)
     torch.testing.assert_close(mean, said.mean(0), rtol=1e-5, atol=1e-5)
 
 
@@ -206,8 +208,8 @@ def misses_the_mean(spec, collective, world):
 
 STEPS = {"fp16": 2.0**-10, "bf16": 2.0**-7}
 """The distance of two neighbours, over the lower one."""
-SUMS = [(spec, "all_reduce") for spec in SUMMABLE] + [
-    (spec, "code_reduce") for spec in REDUCIBLE if "exponential" not in spec
+SUMS = [(spec, "all_reduce") for spec in BY_NETWORK] + [
+    (spec, "code_reduce") for spec in SUMMABLE if "exponential" not in spec
 ]
 """Exponential codes round their sums: see test_exponential.py."""
 
@@ -220,18 +222,19 @@ def test_sums_decode_to_the_mean(spec, collective, world):
 
 @pytest.mark.parametrize(("spec", "collective"), SUMS)
 def test_the_test_of_sums_rejects_a_mean_that_is_too_large(spec, collective, monkeypatch):
-    kind, name = type(gw.parse(spec)), {"all_reduce": "decode_sum", "code_reduce": "decode_total"}
-    decode = getattr(kind, name[collective])
+    codec = gw.parse(spec)
+    kind = type(adder_of(codec, collective, 3, codec.statistics(values(1000))))
+    decode = kind.decode
 
-    def larger(self, total, out, *rest, **among):
-        decode(self, total, out, *rest, **among)
+    def larger(self, total, out, *rest):
+        decode(self, total, out, *rest)
         out.mul_(1.02)
 
-    monkeypatch.setattr(kind, name[collective], larger)
+    monkeypatch.setattr(kind, "decode", larger)
     assert misses_the_mean(spec, collective, 3) > 1
 
 
-@pytest.mark.parametrize("spec", REDUCIBLE)
+@pytest.mark.parametrize("spec", SUMMABLE)
 @pytest.mark.parametrize("world", [1, 3])
 def test_what_the_codes_of_a_worker_say_follows_its_vector(spec, world):
     codec = gw.parse(spec)
@@ -249,7 +252,7 @@ def test_unbiased(spec):
 
 @pytest.mark.parametrize("spec", STOCHASTIC)
 def test_the_test_of_bias_rejects_a_truncating_twin(spec, monkeypatch):
-    monkeypatch.setattr(kernels, "select", lambda device: reference)
+    monkeypatch.setattr(kernels, "for_device", lambda device: reference)
     monkeypatch.setattr(
         reference_tiles, "half_words", lambda c, rows, size, k: torch.zeros(rows, size).long()
     )

@@ -96,10 +96,10 @@ def test_an_attachment_that_nobody_has_any_more_gives_everything_back(worlds, ho
 class Failing(gw.QSGD):
     """Fails on rank 1 alone."""
 
-    def encode_into(self, x, out, key, offset=0, *, world=1):
+    def encode_into(self, x, out, key, offset=0):
         if key.rank == 1:
             raise ValueError("out of ink")
-        return super().encode_into(x, out, key, offset, world=world)
+        return super().encode_into(x, out, key, offset)
 
 
 def fail_and_go_on(rank):

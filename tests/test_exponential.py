@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import gradwire as gw
-from gradwire.codecs.global_qsgd.exponential import ExponentialGlobalQSGD
 from gradwire.collectives.parts import Part
 from gradwire.kernels import cpu, reference
 from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
@@ -18,6 +17,7 @@ from gradwire.kernels.reference import tiles as reference_tiles
 from gradwire.kernels.reference.pack import pack
 from gradwire.reduction.reducer import Reducer
 from gradwire.transport.link import Link
+from laws import reduce_now
 from world import data
 
 KEY = gw.Key(seed=2, step=3, tensor=4)
@@ -277,14 +277,11 @@ def test_heavy_tails_are_where_it_pays():
 # The type, the bytes, and what is refused.
 
 
-def test_the_dither_decides_the_type():
+def test_the_dither_decides_who_may_add():
     linear = gw.GlobalQSGD()
-    assert isinstance(linear, gw.SummableCodec)
-    assert isinstance(linear, gw.ReducibleCodec)
-    assert isinstance(EXPONENTIAL, gw.ReducibleCodec)
-    assert isinstance(EXPONENTIAL, gw.GlobalQSGD)
-    assert not isinstance(EXPONENTIAL, gw.SummableCodec)
-    assert isinstance(gw.GlobalQSGD(8, None, "max", 512, "exponential"), ExponentialGlobalQSGD)
+    assert linear.network_adder(4) is not None
+    assert EXPONENTIAL.network_adder(4) is None
+    assert gw.GlobalQSGD(8, None, "max", 512, "exponential") == EXPONENTIAL
     changed = dataclasses.replace(linear, dither="exponential", bits=8)
     assert changed == EXPONENTIAL
     assert dataclasses.replace(changed, dither="linear", bits=4) == linear
@@ -295,8 +292,7 @@ def test_the_dither_decides_the_type():
 
 def count_bytes(rank, numel):
     link = Link()
-    x = data(rank, numel)
-    Reducer(link, EXPONENTIAL, min_numel=0).reduce(x, [Part(x, 0)])
+    reduce_now(Reducer(link, EXPONENTIAL, min_numel=0), data(rank, numel))
     return link.account.bytes_sent, link.account.message_bytes
 
 
@@ -345,10 +341,10 @@ def test_bad_settings_are_refused():
         gw.GlobalQSGD(dither=3)
     for bits, most in ((2, 1), (3, 4), (4, 64)):
         codec = gw.GlobalQSGD(bits=bits, dither="exponential")
-        codec.code_nbytes(100, most)
+        codec.adder(most)
         with pytest.raises(ValueError, match=f"no room for a sum of {most + 1} workers; use `bits"):
-            codec.code_nbytes(100, most + 1)
-        dataclasses.replace(codec, bits=bits + 1).code_nbytes(100, most + 1)
+            codec.adder(most + 1)
+        dataclasses.replace(codec, bits=bits + 1).adder(most + 1)
 
 
 def attach_too_narrow(rank):

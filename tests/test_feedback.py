@@ -11,9 +11,11 @@ import pytest
 import torch
 
 import gradwire as gw
-from gradwire import collectives
+from gradwire.collectives import COLLECTIVES, reduce_scatter
 from gradwire.collectives.parts import Part, cut, whole
+from gradwire.reduction.route import Route
 from gradwire.transport.link import Link
+from laws import adder_of
 from world import data
 
 KEY = gw.Key(seed=9, step=4)
@@ -39,17 +41,17 @@ def debt(rank, number):
     return data(rank, NUMELS[number], seed=100 + number) / 10
 
 
-def bucket(rank, dtype=torch.float32):
-    return [Part(gradient(rank, n, dtype), n, residual=debt(rank, n)) for n in NUMELS]
+def bucket(rank, codec, dtype=torch.float32):
+    return [Part(gradient(rank, n, dtype), n, codec, residual=debt(rank, n)) for n in NUMELS]
 
 
 def reduce_all(rank, cases, dtype, chunks):
     """Means and residuals of every parameter, the bucket cut into so many chunks; the accounts."""
     results, accounts = {}, {}
     for spec, collective in cases:
-        codec, parts, link = gw.parse(spec), bucket(rank, dtype), Link()
-        for chunk in cut(whole(parts), codec.grain, chunks):
-            collectives.COLLECTIVES[collective](link, codec, chunk, KEY)
+        parts, link = bucket(rank, gw.parse(spec), dtype), Link()
+        for chunk in cut(whole(parts), chunks):
+            COLLECTIVES[collective].reduce(link, chunk, KEY)
         for part in parts:
             results[spec, collective, part.tensor] = part.values, part.residual
         accounts[spec, collective] = link.account
@@ -67,15 +69,11 @@ def owed(codec, collective, sources, key):
             nbytes.append(payload.numel())
         return rests, nbytes
     statistics = torch.stack([codec.statistics(x) for x in sources])
-    among = {"world": world, "shared": statistics.amax(0)}
-    size, encode, subtract = {
-        "all_reduce": lambda: (codec.term_nbytes, codec.encode_term, codec.subtract_term),
-        "code_reduce": lambda: (codec.code_nbytes, codec.encode_code, codec.subtract_code),
-    }[collective]()
+    adder = adder_of(codec, collective, world, statistics.amax(0))
     for rank, (x, rest) in enumerate(zip(sources, rests, strict=True)):
-        message = torch.empty(size(x.numel(), world), dtype=torch.uint8)
-        encode(x, message, key.of(rank=rank), 0, **among)
-        subtract(message, rest, key.of(rank=rank), 0, **among)
+        message = torch.empty(adder.code_nbytes(x.numel()), dtype=torch.uint8)
+        adder.encode(x, message, key.of(rank=rank))
+        adder.subtract(message, rest, key.of(rank=rank))
         nbytes.append(message.numel() + statistics[rank].nbytes)
     return rests, nbytes
 
@@ -106,10 +104,10 @@ def test_means_and_residuals_are_those_of_the_codec_alone(worlds, size, dtype):
 
 def reduce_poisoned(rank, spec, collective, poison, spoiler):
     """As above, uncut, with a value of one rank that is not finite in the parameter number 0."""
-    codec, parts = gw.parse(spec), bucket(rank)
+    parts = bucket(rank, gw.parse(spec))
     if rank == spoiler:
         next(part for part in parts if part.tensor == 0).values[5000] = poison
-    collectives.COLLECTIVES[collective](Link(), codec, whole(parts), KEY)
+    COLLECTIVES[collective].reduce(Link(), whole(parts), KEY)
     return {part.tensor: (part.values, part.residual) for part in parts}
 
 
@@ -142,8 +140,9 @@ def overflow(rank):
     """A mean of 70,000, which float16 does not hold; and one of 50,000, which it does."""
     kept = []
     for owes in (2e4, 0.0):
-        part = Part(torch.full((600,), 5e4).half(), 0, residual=torch.full((600,), owes))
-        collectives.all_gather(Link(), gw.parse("bf16"), whole([part]), KEY)
+        values, owed = torch.full((600,), 5e4).half(), torch.full((600,), owes)
+        part = Part(values, 0, gw.parse("bf16"), residual=owed)
+        COLLECTIVES["all_gather"].reduce(Link(), whole([part]), KEY)
         kept.append((float(part.values[0]), part.residual.tolist() == [owes] * 600))
     return kept
 
@@ -158,11 +157,11 @@ def scatter_all(rank, specs, spoiler):
     """Residuals of a shard for every rank; those of the last shard are spoilt by one rank."""
     link, results = Link(), {}
     for spec in specs:
-        shards = [Part(data(rank, 900, seed=i), i, residual=data(rank, 900, seed=9 + i))
-                  for i in range(link.size)]  # fmt: skip
+        codec, owed = gw.parse(spec), [data(rank, 900, seed=9 + i) for i in range(link.size)]
+        shards = [Part(data(rank, 900, seed=i), i, codec, residual=r) for i, r in enumerate(owed)]
         if rank == spoiler:
             shards[-1].values[100] = torch.inf
-        collectives.reduce_scatter(link, gw.parse(spec), shards, KEY)
+        reduce_scatter(link, shards, KEY)
         results[spec] = [part.residual for part in shards]
     return results
 
@@ -179,23 +178,24 @@ def test_shards_are_settled_alike_by_those_who_do_not_own_them(worlds, spoiler):
             assert torch.equal(answer[spec][i], debts[rank] if spoilt else rests[rank]), (spec, i)
 
 
-def nested_rates(rank, collective, alone):
+def nested_rates(rank, collective):
     """The rates of two parameters, of which workers agree about one."""
     world, link = torch.distributed.get_world_size(), Link()
     common = {n: data(99, NUMELS[n], seed=n) for n in (0, 7)}
-    parts = [Part(common[n] + (n / 7) * data(rank, NUMELS[n], seed=n), n, alone=alone)
-             for n in (0, 7)]  # fmt: skip
-    sources = {part.tensor: part.values.clone() for part in parts}
     codec = gw.NDQSG(block=64)
-    rates = collectives.COLLECTIVES[collective](link, codec, whole(parts), KEY)
-    shards = cut(whole(parts), codec.grain, world) if collective == "two_shot" else [whole(parts)]
+    parts = [Part(common[n] + (n / 7) * data(rank, NUMELS[n], seed=n), n, codec) for n in (0, 7)]
+    sources = {part.tensor: part.values.clone() for part in parts}
+    shards = cut(whole(parts), world) if collective == "two_shot" else [whole(parts)]
+    route = Route.of(codec, world, collective=collective, speaks=False)
+    route.adaptation.learn(parts, route.reduce(link, whole(parts), KEY))
+    rates = {n: state.failure_rate for n, state in route.adaptation.states.items()}
     return sources, rates, [(p.part.tensor, p.start, p.stop) for shard in shards for p in shard]
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "two_shot"])
 def test_the_failure_rate_of_a_parameter_is_that_of_its_values(worlds, collective):
     """Weighted by how many there are in each slice, and the same on all ranks."""
-    codec, answers = gw.NDQSG(block=64), worlds[3].run(nested_rates, collective, True)
+    codec, answers = gw.NDQSG(block=64).plain, worlds[3].run(nested_rates, collective)
     _, rates, slices = answers[0]
     assert all(answer[1] == rates for answer in answers)
     for number in (0, 7):
@@ -207,7 +207,7 @@ def test_the_failure_rate_of_a_parameter_is_that_of_its_values(worlds, collectiv
                 room = torch.empty(codec.max_nbytes(stop - start), dtype=torch.uint8)
                 x = sources[number][start:stop]
                 payloads.append(room[: codec.encode_into(x, room, key, start)])
-            rate = codec.failure_rate(payloads, stop - start, keys, start)
+            (rate,) = codec.mean_into(payloads, torch.empty(stop - start), keys, start)
             wrong += rate * (stop - start) / NUMELS[number]
         assert rates[number] == pytest.approx(wrong, abs=2.0**-30)
     assert len(slices) == (2 if collective == "all_gather" else 4)

@@ -17,13 +17,12 @@ from gradwire.codecs import fft
 from gradwire.codecs.fft import transforms
 from gradwire.codecs.fft.drop import drop_at, least_drop
 from gradwire.codecs.fft.sparse import bitmap_nbytes
-from gradwire.collectives.parts import Part
 from gradwire.kernels import cpu, reference
 from gradwire.kernels.formats.layout import packed_nbytes
 from gradwire.kernels.formats.rangefloat import fitted_base, half_eps, is_base, num_positive
 from gradwire.reduction.reducer import Reducer
 from gradwire.transport.link import Link
-from laws import roundtrip
+from laws import reduce_now, roundtrip
 from world import data
 
 KEY = gw.Key()
@@ -435,7 +434,7 @@ def held_after(codec, vectors):
     def work():
         payloads, keys = payloads_of(codec, vectors)
         mean = torch.empty(numel)
-        codec.aggregate_into(payloads, mean, keys)
+        codec.mean_into(payloads, mean, keys)
         codec.decode_into(payloads[0], mean, KEY, weight=-1.0, accumulate=True)
         held.append(scratch.of_thread().nbytes)
 
@@ -471,7 +470,7 @@ def test_the_mean_is_taken_of_spectra_and_turned_back_once(monkeypatch):
 
     monkeypatch.setattr(fft, "inverse", counted)
     mean = torch.empty(5000)
-    codec.aggregate_into(payloads, mean, keys)
+    codec.mean_into(payloads, mean, keys)
     assert calls == ["fft"]
     torch.testing.assert_close(mean, expected, rtol=0, atol=3e-6)
 
@@ -483,12 +482,12 @@ def test_workers_may_choose_different_domains():
     assert len({int(payload[20]) for payload in payloads}) == 2
     expected = torch.stack([codec.decode(payload, 5000, KEY) for payload in payloads]).mean(0)
     mean = torch.empty(5000)
-    codec.aggregate_into(payloads, mean, keys)
+    codec.mean_into(payloads, mean, keys)
     torch.testing.assert_close(mean, expected, rtol=0, atol=3e-6)
 
 
 def test_payloads_are_gathered_by_default():
-    assert collectives.choose(gw.FFTSparse(), 8) == "all_gather"
+    assert collectives.choose(gw.FFTSparse(), 8).name == "all_gather"
 
 
 def repeated(rank, spec, steps):
@@ -498,12 +497,12 @@ def repeated(rank, spec, steps):
     for step in range(steps):
         reducer.step = step
         y = x.clone()
-        reducer.reduce(y, [Part(y, 0)])
+        reduce_now(reducer, y)
         total += y
     return (
         reducer.route.error_feedback,
         total / steps,
-        float(reducer.residuals[0].norm() / x.norm()),
+        float(reducer.residuals.of("0", 4000).norm() / x.norm()),
     )
 
 

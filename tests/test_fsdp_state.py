@@ -76,18 +76,19 @@ def refuse(rank):
         train_step(module, rank, step)
     good, own = handle.state_dict(), f"rank{rank}"
     before = {name: residual.clone() for name, residual in good[own]["residuals"].items()}
-    short = {**before, "4": before["4"][:-2]}
+    short = {**before, "within/4": before["within/4"][:-2]}
     others = {
         f"is of rank{1 - rank} of 2, but this worker is rank{rank}": {
-            "world": 2, "steps": good["steps"], "scale": 1.0,
-            f"rank{1 - rank}": good[own],
+            **{key: good[key] for key in good if key != own}, f"rank{1 - rank}": good[own],
         },
-        r"differ in what they have: \['gone'\]": {**good, "steps": {**good["steps"], "gone": 1}},
-        r"of the modules \['0', '2'\], but this attachment keeps those of \['0', '2', '4'\]": {
-            **good, own: {**good[own], "residuals": {n: before[n] for n in ("0", "2")}},
+        r"differ in what they have: \['gone'\]": {
+            **good, "modules": {**good["modules"], "gone": 1},
         },
-        r"`residuals` of '4' must have the shape \(16384,\), got \(16382,\)": {
-            **good, own: {**good[own], "residuals": short},
+        r"is of unknown parameters: \['between/gone'\]": {
+            **good, own: {"residuals": {**before, "between/gone": torch.zeros(2)}},
+        },
+        r"residual of 'within/4' must be float32 of shape \(16384,\), got .*\(16382,\)": {
+            **good, own: {"residuals": short},
         },
     }  # fmt: skip
     train_step(module, rank, 2)
@@ -95,13 +96,19 @@ def refuse(rank):
     for words, state in others.items():
         with pytest.raises(ValueError, match=words):
             handle.load_state_dict({**state, "scale": 7.0})
-        assert handle.state_dict()["steps"] == now["steps"]
+        assert handle.state_dict()["modules"] == now["modules"]
         assert handle.state_dict()["scale"] == 1.0
         assert handle.stats() == counted
         for name, residual in residuals_of(handle, rank).items():
-            assert torch.equal(residual, now[own]["residuals"][name])
+            assert torch.equal(residual, now[own]["residuals"][f"within/{name}"])
+    some = {n: before[n] for n in ("within/0", "within/2")}
+    with only_first_warns(rank, "the state has no residuals of 'within/4'"):
+        handle.load_state_dict({**good, own: {"residuals": some}})
+    found = residuals_of(handle, rank)
+    assert torch.equal(found["0"], before["within/0"])
+    assert not found["4"].any()
     plain = gw.attach(shard(), gw.QSGD(bits=2))
-    with pytest.raises(ValueError, match=r"but this attachment keeps those of \[\]"):
+    with only_first_warns(rank, "the state has residuals of 'within/0', 'within/2', 'within/4'"):
         plain.load_state_dict(good)
 
 
@@ -117,7 +124,7 @@ def take_over(rank, state):
         handle.load_state_dict(state)
     zero = [bool((r == 0).all()) for r in residuals_of(handle, rank).values()]
     train_step(module, rank, 4)
-    return handle.state_dict()["steps"], zero, handle.stats().steps
+    return handle.state_dict()["modules"], zero, handle.stats().steps
 
 
 def save(rank):

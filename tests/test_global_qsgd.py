@@ -14,7 +14,7 @@ from gradwire.kernels.formats import fields
 from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
 from gradwire.kernels.reference import tiles as reference_tiles
 from gradwire.kernels.reference.pack import pack_codes, unpack_codes
-from laws import said
+from laws import reduce_now, said
 from world import data
 
 WORLDS = [2, 3, 4, 7, 8]
@@ -140,7 +140,7 @@ def test_fields_are_just_wide_enough():
     most = (2**32 - 1) // 254
     assert fields.field_width(127, most) == 32
     with pytest.raises(ValueError, match="takes 33 bits and a word has 32; use fewer levels, or"):
-        gw.GlobalQSGD(bits=8).term_nbytes(1000, most + 1)
+        gw.GlobalQSGD(bits=8).network_adder(most + 1)
 
 
 def extremes(world, numel):
@@ -411,8 +411,12 @@ def test_subtractive_has_half_the_error_of_linear_on_independent_vectors(world):
     vectors = gaussian(world, 20_000)
     linear, ours = gw.GlobalQSGD(bits=4), gw.GlobalQSGD(bits=4, dither="subtractive")
     measured = errors(ours, vectors, 30).square().mean(0).sum()
-    assert ours.term_nbytes(20_000, world) == linear.term_nbytes(20_000, world)
-    assert ours.total_nbytes(20_000, world) == linear.total_nbytes(20_000, world)
+    for mine, theirs in (
+        (ours.adder(world), linear.adder(world)),
+        (ours.network_adder(world), linear.network_adder(world)),
+    ):
+        assert mine.code_nbytes(20_000) == theirs.code_nbytes(20_000)
+        assert mine.total_nbytes(20_000) == theirs.total_nbytes(20_000)
     assert float(measured / linear_error(linear, vectors).sum()) == pytest.approx(0.5, rel=0.04)
     assert float(measured / independent_error(ours, vectors).sum()) == pytest.approx(1, rel=0.04)
 
@@ -510,22 +514,22 @@ def test_the_sum_of_dithers_is_rebuilt_from_one(world):
 def test_bits_on_the_wire():
     numel = 512_000
     codec = gw.GlobalQSGD(bits=4)
-    term = {n: 8 * codec.term_nbytes(numel, n) / numel for n in (1, 2, 4, 8, 16, 64)}
-    assert term == {1: 4.0, 2: 5.375, 4: 6.4375, 8: 8.0, 16: 8.0, 64: 10.6875}
-    total = {n: 8 * codec.total_nbytes(numel, n) / numel for n in (1, 2, 4, 8, 16, 64)}
+    worlds = (1, 2, 4, 8, 16, 64)
+    fields = {n: 8 * codec.network_adder(n).code_nbytes(numel) / numel for n in worlds}
+    assert fields == {1: 4.0, 2: 5.375, 4: 6.4375, 8: 8.0, 16: 8.0, 64: 10.6875}
+    total = {n: 8 * codec.adder(n).total_nbytes(numel) / numel for n in worlds}
     assert total == {1: 4.0, 2: 5.0, 4: 6.0, 8: 7.0, 16: 8.0, 64: 10.0}
-    assert 8 * codec.code_nbytes(numel, 64) / numel == 4.0
+    assert 8 * codec.adder(64).code_nbytes(numel) / numel == 4.0
     assert 8 * codec.max_nbytes(numel) / numel == 4.0625
 
 
 def count_bytes(rank, numel, collective):
-    from gradwire.collectives.parts import Part
     from gradwire.reduction.reducer import Reducer
     from gradwire.transport.link import Link
 
     link = Link()
-    x = data(rank, numel)
-    Reducer(link, gw.GlobalQSGD(), collective=collective, min_numel=0).reduce(x, [Part(x, 0)])
+    reducer = Reducer(link, gw.GlobalQSGD(), collective=collective, min_numel=0)
+    reduce_now(reducer, data(rank, numel))
     return link.account.bytes_sent
 
 
@@ -533,9 +537,9 @@ def count_bytes(rank, numel, collective):
 def test_bytes_are_those_of_the_norms_the_codes_and_the_totals(worlds, size):
     codec, numel = gw.GlobalQSGD(), 512 * 96
     norms = (size - 1) * 4 * numel // 512
-    ring = 2 * (size - 1) * codec.term_nbytes(numel, size) // size
-    shots = codec.code_nbytes(numel, size) + codec.total_nbytes(numel, size)
-    direct = codec.code_nbytes(numel, size) if size == 2 else (size - 1) * shots // size
+    ring = 2 * (size - 1) * codec.network_adder(size).code_nbytes(numel) // size
+    code, total = codec.adder(size).code_nbytes(numel), codec.adder(size).total_nbytes(numel)
+    direct = code if size == 2 else (size - 1) * (code + total) // size
     for collective, expected in (("all_reduce", ring), (None, direct)):
         sent = worlds[size].run(count_bytes, numel, collective)
         assert sent == [norms + expected] * size

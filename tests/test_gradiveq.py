@@ -184,12 +184,12 @@ def test_what_codes_say_and_the_residuals_are_the_vectors(inner):
     shared = torch.maximum(*statistics) if through.statistics_op == "max" else sum(statistics)
     residuals = []
     for rank, (x, image) in enumerate(zip(vectors, images, strict=True)):
-        code = torch.empty(through.code_nbytes(numel, world), dtype=torch.uint8)
-        own, minus = KEY.of(rank=rank), torch.zeros(numel)
-        through.encode_code(image, code, own, 0, world=world, shared=shared)
-        through.subtract_code(code, minus, own, 0, world=world, shared=shared)
+        adder, own, minus = through.adder(world, shared), KEY.of(rank=rank), torch.zeros(numel)
+        code = torch.empty(adder.code_nbytes(numel), dtype=torch.uint8)
+        adder.encode(image, code, own)
+        adder.subtract(code, minus, own)
         residuals.append(x.clone())
-        codec.subtract(minus, residuals[-1])
+        codec.subtract_image(minus, residuals[-1])
     total = mean_of(codec, vectors) + torch.stack(residuals).mean(0)
     torch.testing.assert_close(total, torch.stack(vectors).mean(0), rtol=0, atol=1e-5)
 
@@ -213,11 +213,11 @@ def test_projections_have_the_bits_of_the_reference(monkeypatch):
     codec, x = projection(rank=20), randn(1200)
     results = []
     for backend in (cpu, reference):
-        monkeypatch.setattr(kernels, "select", lambda device, backend=backend: backend)
+        monkeypatch.setattr(kernels, "for_device", lambda device, backend=backend: backend)
         image, out, rest = torch.empty(codec.image_numel), torch.empty(1200), x.clone()
         energies = codec.project(x, image)
         codec.expand(image, out)
-        codec.subtract(-image, rest)
+        codec.subtract_image(-image, rest)
         results.append((image, out, rest, torch.tensor(energies, dtype=torch.float64)))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 

@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.transport.lanes import Lanes, join
+from gradwire.transport.executor import join
+from gradwire.transport.lanes import Lanes
 from gradwire.transport.link import Link
 from world import data
 
@@ -100,7 +101,7 @@ def fail_in_a_lane(rank):
         raise ArithmeticError("the codec is broken")
 
     def in_turn(link):
-        with link.turn:
+        with link.in_turn():
             return 1
 
     futures = [lanes.submit(job) for job in (broken, in_turn, lambda link: 2)]

@@ -13,13 +13,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire import collectives
+from gradwire.collectives import COLLECTIVES
 from gradwire.collectives.parts import Part, whole
 from gradwire.kernels import cpu, reference
 from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
+from gradwire.reduction.checkpoint import unpack
 from gradwire.reduction.reducer import Reducer
+from gradwire.transport.executor import Inline
 from gradwire.transport.link import Link
-from laws import roundtrip
+from laws import reduce_now, roundtrip
 from world import data, only_first_warns
 
 KEY = gw.Key(seed=4, step=2, tensor=1)
@@ -98,12 +100,12 @@ def test_right_decodes_have_the_error_of_plain_dithers():
 
 @pytest.mark.parametrize("alpha", [1.0, 0.8])
 def test_a_codec_encodes_and_decodes_with_the_same_alpha(alpha):
-    codec = gw.NDQSG(levels=7, ratio=5, alpha=alpha, block=None)
+    codec = gw.NDQSG(levels=7, ratio=5, alpha=alpha, block=None).nested
     x, plain_x = (y.clamp(-3, 3) for y in workers(2, 100_000, 0.99))
     keys = [KEY.of(rank=rank) for rank in range(2)]
-    payloads = [codec.encode(v, key, world=2) for v, key in zip((plain_x, x), keys, strict=True)]
+    payloads = [codec.encode(v, key) for v, key in zip((plain_x, x), keys, strict=True)]
     mean = torch.empty(100_000)
-    codec.aggregate_into(payloads, mean, keys)
+    codec.mean_into(payloads, mean, keys)
     plain = codec.decode(payloads[0], 100_000, keys[0])
     error, z, step = (2 * mean - plain - x).double(), (x - plain).double(), 3 / 7
     mse = (1 - alpha**2) ** 2 * z.square().mean() + alpha**2 * step**2 / 12  # eq. (3)
@@ -147,22 +149,21 @@ def test_kernels_equal_the_reference(dtype, ratio, width):
 
 def test_half_of_the_workers_are_nested_and_the_first_is_not():
     for fraction in (0.0, 0.25, 0.5, 0.7, 0.99):
-        codec = gw.NDQSG(nested_fraction=fraction)
+        codec = gw.NDQSG(nested_fraction=fraction).nested
         for world in range(1, 20):
             nested = [codec.is_nested(rank) for rank in range(world)]
             assert not nested[0]
             assert sum(nested) == math.floor(world * fraction)
-            assert codec.num_dependent(world) == sum(nested)
 
 
 @pytest.mark.parametrize("world", [2, 3, 4, 8])
 def test_agreeing_workers_get_the_mean_at_fewer_bits(world):
-    codec, plain = gw.NDQSG(block=4096), gw.DQSG(levels=3, block=4096)
+    codec, plain = gw.NDQSG(block=4096).nested, gw.DQSG(levels=3, block=4096)
     vectors = workers(world, 40_000, 0.99)
     mean, exact = gw.simulate(codec, vectors, KEY, "all_gather"), torch.stack(vectors).mean(0)
     other = gw.simulate(plain, vectors, KEY, "all_gather")
     assert (mean - exact).square().mean() < 1.1 * (other - exact).square().mean()
-    sizes = [codec.encode(x, KEY.of(rank=r), world=world).numel() for r, x in enumerate(vectors)]
+    sizes = [codec.encode(x, KEY.of(rank=r)).numel() for r, x in enumerate(vectors)]
     packed = plain.encode(vectors[0], KEY).numel()
     nested = world // 2
     assert sum(sizes) < (world - nested) * (packed + 4) + 0.68 * nested * packed
@@ -182,10 +183,11 @@ def spread_workers(law, world, numel, correlation):
     return [torch.from_numpy(common + math.sqrt(1 - correlation) * x).float() for x in own]
 
 
-def estimate(codec, vectors, keys, told):
-    """What the codec expects, from payloads of workers that were `told` this world."""
-    payloads = [codec.encode(x, key, world=told) for x, key in zip(vectors, keys, strict=True)]
-    return codec.failure_rate(payloads, vectors[0].numel(), keys)
+def estimate(code, vectors, keys):
+    """What is expected of nested payloads, from those of `code`, plain or nested."""
+    payloads = [code.encode(x, key) for x, key in zip(vectors, keys, strict=True)]
+    (rate,) = code.mean_into(payloads, torch.empty(vectors[0].numel()), keys)
+    return rate
 
 
 def noise(rate, numel):
@@ -206,8 +208,8 @@ def test_expected_failures_are_never_below_those_that_happen(world, correlation,
     vectors = spread_workers(law, world, numel, correlation)
     keys = [KEY.of(rank=rank) for rank in range(world)]
     measured = measure_failures(codec, vectors, keys)
-    assert estimate(codec, vectors, keys, 1) == pytest.approx(measured, rel=1e-3, abs=2 / numel)
-    expected, sampling = estimate(codec, vectors, keys, world), 5 * noise(measured, numel)
+    assert estimate(codec.plain, vectors, keys) == pytest.approx(measured, rel=1e-3, abs=2 / numel)
+    expected, sampling = estimate(codec.nested, vectors, keys), 5 * noise(measured, numel)
     most = 8 * measured + 1e-3 if world == 2 else 4 / 3 * measured + 5e-4
     assert measured - sampling < expected < most
     if world > 2:
@@ -224,7 +226,7 @@ def test_expected_failures_of_other_blocks(spec, law):
     for correlation in (0.9, 0.95, 0.99):
         vectors = spread_workers(law, 2, numel, correlation)
         measured = measure_failures(codec, vectors, keys)
-        expected = estimate(codec, vectors, keys, 2)
+        expected = estimate(codec.nested, vectors, keys)
         assert measured - 5 * noise(measured, numel) < expected < 0.06
 
 
@@ -234,8 +236,8 @@ def test_any_length_is_looked_at(numel, block):
     codec, keys = gw.NDQSG(block=block), [KEY.of(rank=rank) for rank in range(3)]
     for world in (2, 3):
         vectors = workers(world, numel, 0.999)
-        for told in (1, world):
-            assert 0 <= estimate(codec, vectors, keys[:world], told) < 0.05
+        for code in (codec.plain, codec.nested):
+            assert 0 <= estimate(code, vectors, keys[:world]) < 0.05
 
 
 def test_alpha_below_one_is_rehearsed_from_above():
@@ -245,13 +247,14 @@ def test_alpha_below_one_is_rehearsed_from_above():
     for correlation in (0.8, 0.9, 0.95):
         vectors = spread_workers("gaussian", 2, numel, correlation)
         measured = measure_failures(codec, vectors, keys)
-        expected = estimate(codec, vectors, keys, 1)
+        expected = estimate(codec.plain, vectors, keys)
         sampling = 5 * noise(measured, numel)
         assert measured - sampling < expected < 1.2 * measured + sampling
 
 
 def measure_failures(codec, vectors, keys):
     """The share of nested values that lie more than half a step from where eq. (3) has them."""
+    codec = codec.nested
     world, numel = len(vectors), vectors[0].numel()
     nested = [rank for rank in range(world) if codec.is_nested(rank)]
     order = [rank for rank in range(world) if rank not in nested]
@@ -259,7 +262,7 @@ def measure_failures(codec, vectors, keys):
     for rank in order:
         total += codec.decode(codec.encode(vectors[rank], keys[rank]), numel, keys[rank])
     for count, rank in enumerate(nested, len(order)):
-        payload = codec.encode(vectors[rank], keys[rank], world=world)
+        payload = codec.encode(vectors[rank], keys[rank])
         part = codec._read(payload, numel, keys[rank])
         before = total.clone()
         codec.add_nested(part, total, count, 0)
@@ -270,7 +273,7 @@ def measure_failures(codec, vectors, keys):
 
 
 def test_zeros_and_non_finite_blocks_among_workers():
-    codec, vectors = gw.NDQSG(), workers(4, 2048, 0.99)
+    codec, vectors = gw.NDQSG().nested, workers(4, 2048, 0.99)
     for x in vectors:
         x[:512] = 0
     vectors[1][600] = float("nan")  # a nested worker
@@ -283,11 +286,13 @@ def test_zeros_and_non_finite_blocks_among_workers():
 
 def test_a_nested_payload_alone_is_refused():
     codec, x = gw.NDQSG(), gaussian(1000)
-    payload = codec.encode(x, KEY.of(rank=1), world=2)
-    with pytest.raises(ValueError, match="pass them all to `aggregate_into`, or encode with `wor"):
+    payload = codec.nested.encode(x, KEY.of(rank=1))
+    with pytest.raises(
+        ValueError, match="pass them all to `mean_into`, or encode with the plain c"
+    ):
         codec.decode(payload, 1000, KEY.of(rank=1))
     with pytest.raises(ValueError, match="expected at least one plain one"):
-        codec.aggregate_into([payload], torch.empty(1000), [KEY.of(rank=1)])
+        codec.mean_into([payload], torch.empty(1000), [KEY.of(rank=1)])
     assert roundtrip(codec, x, KEY.of(rank=1)).isfinite().all()
 
 
@@ -310,12 +315,12 @@ def reduce_steps(rank, codec, collective, correlation, steps):
         for step in range(steps):
             before = link.account.message_bytes
             x = workers(link.size, 20_000, correlation, seed=step)[rank].clone()
-            reducer.reduce(x, [Part(x, 0)])
-            reducer.step += 1
+            reduce_now(reducer, x)
             results.append(x)
             bits.append(8 * (link.account.message_bytes - before) / 20_000)
-    failures = reducer.failures
-    return results, bits, failures.rates, failures.expected, failures.fallbacks, texts
+    counts, (adaptation,) = reducer.counts(), reducer.adaptations
+    rates = {n: state.failure_rate for n, state in adaptation.states.items()}
+    return results, bits, rates, counts["expected_failures"], counts["fallbacks"], texts
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "two_shot"])
@@ -331,7 +336,7 @@ def test_workers_that_agree_are_nested_from_the_second_step_on(worlds, size, col
         assert fallbacks == 0
         assert texts == []
         assert bits[0] > 3
-        assert (bits[1] < 2.1) == codec.is_nested(rank)
+        assert (bits[1] < 2.1) == codec.nested.is_nested(rank)
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "two_shot"])
@@ -353,10 +358,11 @@ def reduce_many(rank, names):
     reducer = Reducer(Link(), gw.NDQSG(), min_numel=0)
     with logged() as texts:
         for step in range(2):
+            reducer.begin_step()
             for number, name in enumerate(names):  # each a bucket of its own
-                x = data(rank, 5000, seed=step)
-                reducer.reduce(x, [Part(x, number, name=name)])
-            reducer.step += 1
+                x, last = data(rank, 5000, seed=step), name == names[-1]
+                part = Part(x, number, name=name)
+                reducer.submit(Inline(reducer.link), x, [part], last=last).wait()
     return texts
 
 
@@ -376,10 +382,10 @@ def descend(rank, spec, steps):
     x = torch.zeros(20_000)
     for _ in range(steps):
         gradient = x - targets[rank]
-        reducer.reduce(gradient, [Part(gradient, 0)])
-        reducer.step += 1
+        reduce_now(reducer, gradient)
         x -= 0.3 * gradient
-    return float((x - targets.mean(0)).square().mean()), reducer.failures.expected
+    failures = reducer.counts().get("expected_failures", 0)
+    return float((x - targets.mean(0)).square().mean()), failures
 
 
 def test_descent_does_not_diverge_where_workers_disagree(worlds):
@@ -402,18 +408,20 @@ def attach_and_resume(rank):
         modules[0](torch.randn(256, 128)).square().sum().backward()
     state, stats = handle.state_dict(), handle.stats()
     other.load_state_dict(state)
-    carried = other.state_dict()[f"rank{rank}"]["failure_rates"]
+    carried = unpack(other.state_dict()["learned"])
     handle.close()
     other.close()
-    return state[f"rank{rank}"]["failure_rates"], carried, stats
+    return unpack(state["learned"]), carried, stats
 
 
 def test_failure_rates_are_in_the_state_and_in_the_statistics(worlds):
-    for rank, (rates, carried, stats) in enumerate(worlds[2].run(attach_and_resume)):
-        assert list(rates) == ["weight"]
-        assert rates == carried
-        assert stats.fallbacks == 0
-        assert 0 <= stats.expected_failures < 100
+    for rank, (learned, carried, stats) in enumerate(worlds[2].run(attach_and_resume)):
+        assert learned == carried
+        (states,) = learned.values()
+        assert 0 <= states["weight"]["failure_rate"] < 0.005
+        assert stats.learned["weight"].startswith("nested, ")
+        assert stats.counts.get("fallbacks", 0) == 0
+        assert 0 <= stats.counts["expected_failures"] < 100
         assert (stats.bits_per_value < 2.5) == (rank == 1)
 
 
@@ -445,7 +453,7 @@ def with_feedback(rank):
     with only_first_warns(rank, "a single all_reduce has nothing to go by"):
         gw.all_reduce(data(0, 20_000), gw.NDQSG(block=4096))
     x = data(0, 20_000)
-    collectives.all_gather(Link(), gw.NDQSG(), whole([Part(x, 0, alone=True)]), KEY)
+    COLLECTIVES["all_gather"].reduce(Link(), whole([Part(x, 0, gw.NDQSG().plain)]), KEY)
     return x
 
 

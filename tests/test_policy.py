@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
+from gradwire.reduction.checkpoint import unpack
 from world import data
 
 
@@ -96,7 +97,7 @@ def test_bits_that_are_not_known_beforehand_are_bounds(worlds):
     assert all(
         rows[f"{name}.weight"].cells()[4].startswith("<= ") for name in ("embed", "fc", "head")
     )
-    assert list(stats.learned) == ["head.weight"]
+    assert {name for name in stats.learned if name.endswith("weight")} == set(rows) - {"fc.weight"}
 
 
 def mixed_learning(rank):
@@ -110,17 +111,19 @@ def mixed_learning(rank):
         ddp.zero_grad()
         ddp(data(0, 16 * 128, seed=step).view(16, 128)).square().sum().backward()
         total = torch.cat([p.grad.reshape(-1) for p in ddp.parameters()])
-    rates = handle.state_dict()[f"rank{rank}"]["failure_rates"]
+    learned = unpack(handle.state_dict()["learned"])
     handle.close()
-    return total, rates, handle.stats().learned
+    return total, learned, handle.stats().learned
 
 
 def test_codecs_of_all_kinds_in_one_bucket(worlds):
-    (mine, rates, learned), (theirs, *_) = worlds[2].run(mixed_learning)
+    (mine, states, described), (theirs, *_) = worlds[2].run(mixed_learning)
     assert torch.equal(mine, theirs)
     assert mine.isfinite().all()
-    assert list(rates) == ["fc.weight"]
-    assert list(learned) == ["embed.weight"]
+    assert list(described) == ["embed.weight", "fc.weight"]
+    kinds = {name: set(fields) for of_codec in states.values() for name, fields in of_codec.items()}
+    assert kinds["fc.weight"] == {"failure_rate"}
+    assert "basis" in kinds["embed.weight"]
 
 
 def test_specs_stand_for_codecs_in_a_policy():

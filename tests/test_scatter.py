@@ -17,8 +17,9 @@ from gradwire import collectives
 from gradwire.adapters.fsdp.scatterer import Scatterer
 from gradwire.adapters.fsdp.units import Unit
 from gradwire.collectives.parts import Part
+from gradwire.reduction.residuals import Residuals
 from gradwire.transport.link import Link
-from laws import EXAMPLES
+from laws import EXAMPLES, steps_of
 from world import data
 
 SIZES = (2, 3, 4)
@@ -33,18 +34,18 @@ def buffer(rank, world, numel, seed=0):
     return data(rank, world * numel, seed).view(world, numel)
 
 
-def parts(shards, residuals=None):
+def parts(codec, shards, residuals=None):
     residuals = [None] * len(shards) if residuals is None else residuals
     pairs = zip(shards, residuals, strict=True)
-    return [Part(x, KEY.tensor + i, residual=r) for i, (x, r) in enumerate(pairs)]
+    return [Part(x, KEY.tensor + i, codec, residual=r) for i, (x, r) in enumerate(pairs)]
 
 
 def scatter_all(rank, specs, numels):
     link, results = Link(), {}
     for spec, numel in itertools.product(specs, numels):
-        shards = parts(buffer(rank, link.size, numel))
-        mean = collectives.reduce_scatter(link, gw.parse(spec), shards, KEY)
-        results[spec, numel] = mean.clone()
+        for i, codec in enumerate(steps_of(spec, numel)):
+            shards = parts(codec, buffer(rank, link.size, numel))
+            results[spec, numel, i] = collectives.reduce_scatter(link, shards, KEY).clone()
     return results
 
 
@@ -58,13 +59,15 @@ def test_every_shard_is_what_simulate_says(worlds, size):
         for owner, answer in enumerate(answers):
             key = KEY.of(tensor=KEY.tensor + owner)
             shards = [each[owner] for each in buffers]
-            expected = gw.simulate(gw.parse(spec), shards, key, "all_gather")
-            assert torch.equal(answer[spec, numel], expected), (spec, numel, owner)
+            for i, codec in enumerate(steps_of(spec, numel)):
+                expected = gw.simulate(codec, shards, key, "all_gather")
+                assert torch.equal(answer[spec, numel, i], expected), (spec, numel, owner)
 
 
 def count_bytes(rank, spec, numel):
     link = Link()
-    collectives.reduce_scatter(link, gw.parse(spec), parts(buffer(rank, link.size, numel)), KEY)
+    shards = buffer(rank, link.size, numel)
+    collectives.reduce_scatter(link, parts(gw.parse(spec), shards), KEY)
     return link.account
 
 
@@ -86,7 +89,7 @@ def scatter_with_residual(rank, spec, steps):
         shards = buffer(rank, world, 3000, seed=step)
         sent += shards
         key = KEY.of(step=step)
-        got += collectives.reduce_scatter(link, codec, parts(shards, residual), key)
+        got += collectives.reduce_scatter(link, parts(codec, shards, residual), key)
     return sent, got, residual
 
 
@@ -118,7 +121,9 @@ def raw_reductions(rank, numel):
                 Unit("", 0, rank, link.size, shards, shards),
                 torch.empty(numel, dtype=dtype),
             )
-            Scatterer(gw.Identity()).reduce(link, unit, shards, out, KEY, factor)
+            scatterer = Scatterer(gw.Identity(), Residuals())
+            parts = scatterer.parts(unit, shards, KEY)
+            scatterer.reduce(link, shards, parts, out, KEY, factor)
             found[dtype, factor] = out
     finally:
         dist.all_to_all_single = all_to_all

@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 
 import gradwire as gw
+from laws import adder_of
 from world import data
 
 WIDTH = 128
@@ -135,15 +136,10 @@ def lost_with_shared_scales(codec, collective, step):
     """What the message of worker 0 loses, from the codec's own methods; and the energy."""
     x, key = unlike(0), gw.Key(step=step)
     shared = torch.maximum(codec.statistics(x), codec.statistics(unlike(1)))
-    among = {"world": 2, "shared": shared}
-    if collective == "code_reduce":
-        sent = torch.empty(codec.code_nbytes(x.numel(), 2), dtype=torch.uint8)
-        codec.encode_code(x, sent, key, 0, **among)
-        codec.subtract_code(sent, lost := x.clone(), key, 0, **among)
-    else:
-        sent = torch.empty(codec.term_nbytes(x.numel(), 2), dtype=torch.uint8)
-        codec.encode_term(x, sent, key, 0, **among)
-        codec.subtract_term(sent, lost := x.clone(), key, 0, **among)
+    adder = adder_of(codec, collective, 2, shared)
+    sent = torch.empty(adder.code_nbytes(x.numel()), dtype=torch.uint8)
+    adder.encode(x, sent, key)
+    adder.subtract(sent, lost := x.clone(), key)
     return float(lost.double().square().sum()), float(x.double().square().sum())
 
 

@@ -99,13 +99,14 @@ def train(rank: int, spec: str, sqrt: str = "exact") -> tuple[list[str], list[st
                 parameter.data.sub_(parameter.grad * 0.125)
                 parameter.grad = None
             saved = handle.state_dict()
-            local = saved.pop(f"rank{rank}")
+            del saved[f"rank{rank}"]
             saved["learned"] = checkpoint.unpack(saved["learned"])
-            states.append(digest(saved | {"rates": local["failure_rates"]}))
+            states.append(digest(saved))
             for parameters in saved["learned"].values():
                 learned = parameters["0.weight"]
-                phases.add(learned["phase"] + " with a basis" * (learned["basis"] is not None))
-    fallbacks = handle.stats().fallbacks
+                if "phase" in learned:
+                    phases.add(learned["phase"] + " with a basis" * (learned["basis"] is not None))
+    fallbacks = handle.stats().counts.get("fallbacks", 0)
     handle.close()
     return means, states, phases, fallbacks
 

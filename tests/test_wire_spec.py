@@ -112,9 +112,9 @@ def test_a_nested_payload():
     codec = gw.NDQSG(levels=7, ratio=5, alpha=0.9, block=64)
     vectors = [values(1000), values(1000) * 1.01, values(1000) * 0.99, values(1000) * 1.02]
     keys = [KEY.of(rank=rank) for rank in range(4)]
-    payloads = [codec.encode(x, key, world=4) for x, key in zip(vectors, keys, strict=True)]
+    payloads = [codec.nested.encode(x, key) for x, key in zip(vectors, keys, strict=True)]
     mean = torch.empty(1000)
-    codec.aggregate_into(payloads, mean, keys)
+    codec.nested.mean_into(payloads, mean, keys)
     streams = [other.Stream(gw.encode(codec, values(1000), key), 1000) for key in keys]
     bare = [bytes(payload.tolist()) for payload in payloads]
     assert [payload[0] for payload in bare] == [0, 1, 0, 1]

@@ -70,7 +70,7 @@ def combined(codec: SummableCodec, vectors: Sequence[Tensor]) -> Tensor:
 
 def simulate_sum(adder: Adder, vectors: Sequence[Tensor], key: Key) -> Tensor:
     """The mean of `vectors`, one of each rank in order, whose codes are added."""
-    numel = vectors[0].numel()
+    numel, key = vectors[0].numel(), key.of(rank=0)
     codes = torch.empty(len(vectors), adder.code_nbytes(numel), dtype=torch.uint8)
     for rank, (vector, code) in enumerate(zip(vectors, codes, strict=True)):
         adder.encode(vector, code, key.of(rank=rank))

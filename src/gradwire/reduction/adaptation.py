@@ -26,20 +26,26 @@ _logger = logging.getLogger(__name__)
 class Adaptation:
     """Keeps a state for each parameter, bitwise equal on every rank.
 
-    Ranks agree on all of it, so if something is to be said, rank 0 says it for all, once: when a
-    step begins, and all that was learned in the last one is known.
+    Ranks agree on all of it, so if something is to be said, one of them, which `speaks`, says it
+    for all, once: when a step begins, and all that was learned in the last one is known.
     """
 
     def __init__(
-        self, codec: AdaptiveCodec[Any], collective: Collective, link: Link, *, owing: bool
+        self,
+        codec: AdaptiveCodec[Any],
+        collective: Collective,
+        world: int,
+        *,
+        owing: bool,
+        speaks: bool,
     ) -> None:
         self.codec = codec
         self.states: dict[int, State] = {}
         self.counts: Counter[str] = Counter()
         self._collective = collective
         self._owing = owing
-        self._world = link.size
-        self._speaks = link.rank == 0
+        self._world = world
+        self._speaks = speaks
         self._labels: dict[int, str] = {}
         self._before: dict[int, State] = {}
         self._lock = threading.Lock()  # buckets may end in several threads at once

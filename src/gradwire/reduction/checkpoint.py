@@ -77,7 +77,7 @@ class Checkpoint:
         owed = self._owed(state)
         learned = self._learned(unpack(state["learned"]), same_world=state["world"] == self.world)
         if self.rank == 0:
-            self._warn(state, [n for n, r in owed.items() if n not in self.owing and r.any()])
+            self._warn(state, owed)
         for adaptation, states in zip(self.adaptations, learned, strict=True):
             adaptation.states = states
         self.residuals.load({name: owed[name] for name in owed if name in self.owing})
@@ -118,8 +118,10 @@ class Checkpoint:
             for spec, adaptation in zip(specs, self.adaptations, strict=True)
         ]
 
-    def _warn(self, state: Mapping[str, Any], dropped: list[str]) -> None:
-        """Say what of the state is of no use here."""
+    def _warn(self, state: Mapping[str, Any], owed: Mapping[str, Tensor]) -> None:
+        """Say what of the state is of no use here, and what it lacks."""
+        dropped = [name for name, r in owed.items() if name not in self.owing and r.any()]
+        lacking = [name for name in self.owing if name not in owed] if owed else []
         if state["world"] != self.world:
             warnings.warn(
                 f"the state is of {state['world']} workers and there are {self.world} now: the "
@@ -131,6 +133,12 @@ class Checkpoint:
                 f"the state has residuals of {', '.join(map(repr, dropped))}, which have no error "
                 "feedback here: what is owed of them is dropped. To deliver it, attach with "
                 "`error_feedback=True` and the policy of before.",
+                stacklevel=4,
+            )
+        if lacking:
+            warnings.warn(
+                f"the state has no residuals of {', '.join(map(repr, lacking))}: nothing is owed "
+                "of them at first.",
                 stacklevel=4,
             )
 

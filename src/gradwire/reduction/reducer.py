@@ -62,12 +62,12 @@ class Reducer:
     ) -> None:
         self.link = link
         self.residuals = Residuals() if residuals is None else residuals
-        self.route = Route.of(codec, link, collective=collective, error_feedback=error_feedback)
+        options: dict[str, Any] = {"error_feedback": error_feedback, "speaks": link.rank == 0}
+        self.route = Route.of(codec, link.size, collective=collective, **options)
         self._codecs = codecs or {}
         others = {c for c in self._codecs.values() if c is not None and c != codec}
         self.routes = {codec: self.route} | {
-            other: Route.of(other, link, error_feedback=error_feedback)
-            for other in sorted(others, key=str)
+            other: Route.of(other, link.size, **options) for other in sorted(others, key=str)
         }
         self.min_numel = min_numel
         self.warmup_steps = warmup_steps

@@ -30,26 +30,27 @@ class Route:
     def of(
         cls,
         codec: Codec,
-        link: Link,
+        world: int,
         *,
         collective: str | None = None,
         error_feedback: bool | None = None,
+        speaks: bool = True,
     ) -> Route:
-        """What suits `codec` among the workers of `link`, or what is asked for if that fits."""
+        """What suits `codec` among `world` workers, or what is asked for if that makes sense."""
         is_adaptive, name = isinstance(codec, AdaptiveCodec), codec.collective
         if is_adaptive and collective is not None and name not in (None, collective):
             raise ValueError(
                 f"{codec!r} learns from sums and travels by {name}, got "
                 f"`collective={collective!r}`; leave it out."
             )
-        chosen = collectives.choose(_first(codec), link.size, collective)
+        chosen = collectives.choose(_first(codec), world, collective)
         feedback = not codec.unbiased if error_feedback is None else error_feedback
         if feedback:
             _check_feedback(codec, chosen)
         adaptation = None
         if isinstance(codec, AdaptiveCodec):
-            adaptation = Adaptation(codec, chosen, link, owing=feedback)
-        return cls(codec, chosen, feedback, link.size, adaptation)
+            adaptation = Adaptation(codec, chosen, world, owing=feedback, speaks=speaks)
+        return cls(codec, chosen, feedback, world, adaptation)
 
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
         """Replace each piece by its mean."""

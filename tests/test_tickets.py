@@ -1,4 +1,4 @@
-"""Turns on the wire: had in their order, one at a time, and never waited for in vain."""
+"""Tickets for the wire: served in their order, one at a time, and never waited for in vain."""
 
 import random
 import threading
@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from gradwire.transport.tickets import Turns
+from gradwire.transport.tickets import Tickets
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_turns_are_had_in_order_whoever_comes_first(seed):
-    turns, had = Turns(), []
-    made = [turns.make() for _ in range(12)]
+def test_tickets_are_served_in_order_whoever_comes_first(seed):
+    tickets, had = Tickets(), []
+    made = [tickets.make() for _ in range(12)]
     unused = set(random.Random(seed).sample(range(12), 4))
 
     def have(number):
@@ -34,9 +34,9 @@ def test_turns_are_had_in_order_whoever_comes_first(seed):
     assert had == [(what, number) for number in used for what in ("in", "out")]
 
 
-def test_a_turn_that_ended_early_does_not_let_a_later_one_pass_an_earlier_one():
-    turns = Turns()
-    first, second, third = (turns.make() for _ in range(3))
+def test_a_ticket_that_ended_early_does_not_let_a_later_one_pass_an_earlier_one():
+    tickets = Tickets()
+    first, second, third = (tickets.make() for _ in range(3))
     second.end()
     has_turn = threading.Event()
 
@@ -52,9 +52,9 @@ def test_a_turn_that_ended_early_does_not_let_a_later_one_pass_an_earlier_one():
     thread.join()
 
 
-def test_a_turn_ends_with_an_error_too():
-    turns = Turns()
-    first, second = turns.make(), turns.make()
+def test_a_ticket_ends_with_an_error_too():
+    tickets = Tickets()
+    first, second = tickets.make(), tickets.make()
     with pytest.raises(ZeroDivisionError), first:
         raise ZeroDivisionError
     with second:
