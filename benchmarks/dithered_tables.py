@@ -99,6 +99,7 @@ def workers(world, numel, correlation, kind="gaussian"):
 
 def estimate_table(numel=65_536):
     """What share of values nested payloads get wrong, and what is expected from such payloads."""
+    room = torch.empty(numel)
     print("| workers | block | law | correlation | wrong | expected | ratio |")
     print("|---:|---|---|---:|---:|---:|---:|")
     for world, block in ((2, 512), (2, 64), (2, 4096), (4, 512), (7, 512)):
@@ -107,10 +108,8 @@ def estimate_table(numel=65_536):
             for correlation in (0.5, 0.9, 0.95, 0.99):
                 pairs = list(zip(workers(world, numel, correlation, kind), keys, strict=True))
                 wrong, expected = (
-                    codec.failure_rate(
-                        [codec.encode(x, k, world=told) for x, k in pairs], numel, keys
-                    )
-                    for told in (1, world)
+                    code.mean_into([code.encode(*pair) for pair in pairs], room, keys)[0]
+                    for code in (codec.plain, codec.nested)
                 )
                 ratio = f"{expected / wrong:.2f}" if wrong > 10 / numel else ""
                 print(
@@ -125,13 +124,13 @@ def nested_table(world=4, numel=1_000_000):
     print("| block | correlation | expected wrong | error of NDQSG / DQSG | bits / DQSG's |")
     print("|---|---:|---:|---:|---:|")
     for block in (512, 4096, None):
-        nested, plain = gw.NDQSG(block=block), gw.DQSG(levels=3, block=block)
+        nested, plain = gw.NDQSG(block=block).nested, gw.DQSG(levels=3, block=block)
         for correlation in (0.0, 0.5, 0.8, 0.9, 0.95, 0.99):
             vectors = workers(world, numel, correlation)
             mean = torch.stack(vectors).double().mean(0)
             pairs = list(zip(vectors, keys, strict=True))
-            payloads = [nested.encode(x, key, world=world) for x, key in pairs]
-            rate = nested.failure_rate(payloads, numel, keys)
+            payloads = [nested.encode(x, key) for x, key in pairs]
+            (rate,) = nested.mean_into(payloads, torch.empty(numel), keys)
             errors = [
                 (gw.simulate(codec, vectors, KEY, "all_gather") - mean).square().mean().item()
                 for codec in (nested, plain)

@@ -51,9 +51,9 @@ def sent_bits(codec, world, collective):
     numel, share = 512_000, (world - 1) / world
     norms = 32 / 512 * (world - 1 if world <= 8 else 2 * share)
     if collective == "all_reduce":
-        return norms + 2 * share * 8 * codec.term_nbytes(numel, world) / numel
-    code = 8 * codec.code_nbytes(numel, world) / numel
-    total = 8 * codec.total_nbytes(numel, world) / numel
+        return norms + 2 * share * 8 * codec.network_adder(world).code_nbytes(numel) / numel
+    adder = codec.adder(world)
+    code, total = 8 * adder.code_nbytes(numel) / numel, 8 * adder.total_nbytes(numel) / numel
     return norms + (code if world == 2 else share * (code + total))
 
 
@@ -80,16 +80,15 @@ def best(run, rounds=7):
 
 def speeds(codec, x, y, world):
     """Norms, codes, a payload, the total of all workers' codes, and what it decodes to."""
-    key, shared = gw.Key(), codec.statistics(x)
-    how = {"world": world, "shared": shared}
-    codes = torch.zeros(world, codec.code_nbytes(NUMEL, world), dtype=torch.uint8)
-    total = torch.zeros(codec.total_nbytes(NUMEL, world), dtype=torch.uint8)
+    key, adder = gw.Key(), codec.adder(world, codec.statistics(x))
+    codes = torch.zeros(world, adder.code_nbytes(NUMEL), dtype=torch.uint8)
+    total = torch.zeros(adder.total_nbytes(NUMEL), dtype=torch.uint8)
     payload = torch.zeros(codec.max_nbytes(NUMEL), dtype=torch.uint8)
     yield best(lambda: codec.statistics(x))
-    yield best(lambda: codec.encode_code(x, codes[0], key, 0, **how))
+    yield best(lambda: adder.encode(x, codes[0], key))
     yield best(lambda: codec.encode_into(x, payload, key))
-    yield best(lambda: codec.add_codes(codes, total, NUMEL, key, 0))
-    yield best(lambda: codec.decode_total(total, y, key, 0, **how))
+    yield best(lambda: adder.add(codes, total, NUMEL, key))
+    yield best(lambda: adder.decode(total, y, key))
 
 
 def print_speeds(world=4):

@@ -46,7 +46,7 @@ class Link:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self.group = group
+        self._entered = [group]  # shared with `holding`: who leaves leaves for all
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.account = Account()
@@ -54,9 +54,15 @@ class Link:
         self.scratch = Scratch()
         self._ticket: Ticket | None = None
 
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The process group; None is that of all workers, or none any more."""
+        return self._entered[0]
+
     def leave(self) -> None:
         """Close the connections of the group: workers that wait for this one fail at once."""
-        group, self.group = self.group, None
+        group = self.group
+        self._entered[:] = [None]
         if group is not None:
             groups.leave(group)
 
