@@ -79,7 +79,7 @@ def test_the_second_rounding_is_unbiased(spec, scale):
 
 @pytest.mark.parametrize(("spec", "scale"), SCALES)
 def test_the_test_of_bias_rejects_a_truncating_twin(spec, scale, monkeypatch):
-    monkeypatch.setattr(kernels, "select", lambda device: reference)
+    monkeypatch.setattr(kernels, "for_device", lambda device: reference)
     monkeypatch.setattr(
         reference_tiles, "half_words", lambda c, rows, size, k: torch.zeros(rows, size).long()
     )

@@ -249,7 +249,7 @@ def test_unbiased(spec):
 
 @pytest.mark.parametrize("spec", STOCHASTIC)
 def test_the_test_of_bias_rejects_a_truncating_twin(spec, monkeypatch):
-    monkeypatch.setattr(kernels, "select", lambda device: reference)
+    monkeypatch.setattr(kernels, "for_device", lambda device: reference)
     monkeypatch.setattr(
         reference_tiles, "half_words", lambda c, rows, size, k: torch.zeros(rows, size).long()
     )

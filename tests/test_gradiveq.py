@@ -213,7 +213,7 @@ def test_projections_have_the_bits_of_the_reference(monkeypatch):
     codec, x = projection(rank=20), randn(1200)
     results = []
     for backend in (cpu, reference):
-        monkeypatch.setattr(kernels, "select", lambda device, backend=backend: backend)
+        monkeypatch.setattr(kernels, "for_device", lambda device, backend=backend: backend)
         image, out, rest = torch.empty(codec.image_numel), torch.empty(1200), x.clone()
         energies = codec.project(x, image)
         codec.expand(image, out)
