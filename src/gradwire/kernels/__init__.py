@@ -1,6 +1,7 @@
 """The inner loops, with the same names and arguments in every backend.
 
-`reference` is plain torch and the definition; `cpu` is Numba and must give the same bits.
+`protocol` says what each of them does; `reference` is plain torch and the definition of every bit;
+`cpu` is Numba and must give the same bits.
 """
 
 from __future__ import annotations
@@ -9,11 +10,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gradwire.kernels.protocol import Kernels
+
 if TYPE_CHECKING:
-    from types import ModuleType
+    from gradwire.kernels import reference
+
+    _definition: Kernels = reference
+
+__all__ = ["Kernels", "for_device"]
 
 
-def for_device(device: torch.device) -> ModuleType:
+def for_device(device: torch.device) -> Kernels:
     """The kernels for tensors on `device`. There is no slow path in silence."""
     if device.type == "cpu":
         from gradwire.kernels import cpu  # Numba is slow to import and not always needed

@@ -139,17 +139,17 @@ class NDQSG(Codec):
         nested = world > 1 and self.is_nested(key.rank)
 
         def quantize(scales: Tensor, codes: Tensor, width: int) -> None:
-            kernel, common = kernels.for_device(x.device), {"key": key, "offset": offset}
+            kernel = kernels.for_device(x.device)
             if nested:  # eq. (1)
                 kernel.block_scales(x, scales, block=self.block, norm="max")
                 kernel.quantize_nested(
                     x, steps_of(scales, self.levels) / self.alpha, codes, ratio=self.ratio,
-                    width=width, block=self.block, **common,
+                    width=width, block=self.block, key=key, offset=offset,
                 )  # fmt: skip
             else:
                 kernel.quantize(
                     x, scales, codes, levels=self.levels, width=width, block=self.block,
-                    norm="max", **common,
+                    norm="max", key=key, offset=offset,
                 )  # fmt: skip
 
         out[:_HEAD] = torch.tensor([nested, 0, 0, 0], dtype=torch.uint8)
