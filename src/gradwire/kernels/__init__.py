@@ -6,16 +6,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from gradwire.kernels.protocol import Kernels
-
-if TYPE_CHECKING:
-    from gradwire.kernels import reference
-
-    _definition: Kernels = reference
 
 __all__ = ["Kernels", "for_device"]
 

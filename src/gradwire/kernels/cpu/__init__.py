@@ -11,6 +11,8 @@ Beside the files that every backend has, there are those that only Numba needs: 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gradwire.kernels.cpu.dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.cpu.elias import elias_decode, elias_encode, elias_sizes
 from gradwire.kernels.cpu.exponential import exp_dequantize, exp_quantize, exp_reduce
@@ -34,6 +36,11 @@ from gradwire.kernels.cpu.sparse import (
 from gradwire.kernels.cpu.subspace import combine, project
 from gradwire.kernels.cpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.cpu.transforms import transform, transform_back
+
+if TYPE_CHECKING:
+    from gradwire.kernels import Kernels, cpu
+
+    _same: Kernels = cpu  # here, so that mypy looks again when one of its files changes
 
 __all__ = [
     "add_nested",

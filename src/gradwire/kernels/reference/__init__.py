@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gradwire.kernels.reference.dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.reference.elias import elias_decode, elias_encode, elias_sizes
 from gradwire.kernels.reference.exponential import exp_dequantize, exp_quantize, exp_reduce
@@ -25,6 +27,11 @@ from gradwire.kernels.reference.sparse import (
 from gradwire.kernels.reference.subspace import combine, project
 from gradwire.kernels.reference.sums import add_packed, dequantize_sum
 from gradwire.kernels.reference.transforms import transform, transform_back
+
+if TYPE_CHECKING:
+    from gradwire.kernels import Kernels, reference
+
+    _same: Kernels = reference  # here, so that mypy looks again when one of its files changes
 
 __all__ = [
     "add_nested",
