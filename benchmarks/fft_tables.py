@@ -152,7 +152,7 @@ def speed(numel: int = 25_600_000) -> list[list[str]]:
         rows.append([name, f"{numel / 1e9 / seconds:.3f}", f"{memcpy / seconds:.3f}"])
 
     row("memcpy", memcpy)
-    row("threshold selection", best(lambda: cpu.select(x, keep)))
+    row("threshold selection", best(lambda: cpu.find_threshold(x, keep)))
     row("`x.abs().topk(k)`", best(lambda: x.abs().topk(keep), 2))
     row("`x.abs().topk(k, sorted=False)`", best(lambda: x.abs().topk(keep, sorted=False), 2))
     row("rfft, topk and gather in eager torch", best(lambda: eager(x, keep), 2))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from gradwire.cli.bench import CODECS, table
 from gradwire.codecs import REGISTRY, parse
-from gradwire.kernels import cpu
+from gradwire.kernels.cpu import threads
 from gradwire.lab.bench import Bench, Row, Setup, eager_qsgd
 
 FIELDS = {
@@ -92,12 +92,12 @@ def test_at_least_so_many_rounds_and_so_long():
 
 
 def test_threads_are_given_back():
-    before = torch.get_num_threads(), cpu.get_num_threads()
+    before = torch.get_num_threads(), threads.get_num_threads()
     rounds = prepare("none", threads=3).run()
     next(rounds)
-    assert (torch.get_num_threads(), cpu.get_num_threads()) == (3, 3)
+    assert (torch.get_num_threads(), threads.get_num_threads()) == (3, 3)
     list(rounds)
-    assert (torch.get_num_threads(), cpu.get_num_threads()) == before
+    assert (torch.get_num_threads(), threads.get_num_threads()) == before
 
 
 def test_eager_baseline_is_qsgd():

@@ -8,8 +8,7 @@ import torch
 from scipy import stats
 
 import gradwire as gw
-from gradwire.kernels import cpu, reference
-from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
+from gradwire.kernels import reference
 from gradwire.kernels.reference import tiles as reference_tiles
 from laws import roundtrip
 
@@ -212,77 +211,6 @@ def test_pieces_of_a_budget_decode_to_the_whole():
         decoded = torch.empty(piece.numel())
         codec.decode_into(room[:size], decoded, KEY, start)
         assert torch.equal(decoded, whole[start : start + grain])
-
-
-def awkward(numel, dtype):
-    """Gaussian values with outliers, a block of zeros, an inf and a NaN among them."""
-    x = torch.randn(numel, generator=_generator())
-    x[::97] *= 30
-    if numel > 1200:
-        x[64:128], x[555], x[1100] = 0, float("inf"), float("nan")
-    return x.to(dtype)
-
-
-def run(backend, x, block, planes, zero=8):
-    peaks, units = (torch.empty(num_blocks(x.numel(), block)) for _ in range(2))
-    cpu.block_scales(x, peaks, block=block, norm="max")
-    units = torch.where(peaks < 1e-20, 0.0, peaks / 127)
-    codes = torch.empty(packed_nbytes(x.numel(), 8), dtype=torch.uint8)
-    same = {"zero": zero, "planes": planes, "block": block, "key": KEY, "offset": 1024}
-    backend.quantize_dithered(x, units, codes, **same)
-    written, added = torch.empty(x.numel()), torch.ones(x.numel())
-    backend.dequantize_dithered(units, codes, written, width=8, **same)
-    backend.dequantize_dithered(units, codes, added, width=8, **same, weight=1 / 3, accumulate=True)
-    return codes, written.view(torch.int32), added.view(torch.int32)
-
-
-@pytest.mark.parametrize("planes", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_kernels_equal_the_reference(dtype, planes):
-    for block in (8, 64, 512, 1024, None):
-        for numel in (0, 1, 8, 127, 511, 512, 513, 1500, 5003):
-            x = awkward(numel, dtype)
-            for zero in (8, 127):
-                expected = run(reference, x, block, planes, zero)
-                got = run(cpu, x, block, planes, zero)
-                assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
-
-
-@pytest.mark.parametrize("width", range(2, 9))
-def test_decoding_equals_the_reference_at_every_width(width):
-    levels, x = 2 ** (width - 1) - 1, awkward(5003, torch.float32)
-    for block in (64, 512, 1024, None):
-        units = torch.empty(num_blocks(5003, block))
-        codes = torch.empty(packed_nbytes(5003, width), dtype=torch.uint8)
-        options = {"width": width, "block": block, "key": KEY, "offset": 512}
-        cpu.quantize(x, units, codes, levels=levels, norm="max", **options)
-        results = []
-        for backend in (reference, cpu):
-            out = torch.ones(5003)
-            backend.dequantize_dithered(
-                units,
-                codes,
-                out,
-                zero=levels,
-                planes=False,
-                **options,
-                weight=-0.7,
-                accumulate=True,
-            )
-            results.append(out.view(torch.int32))
-        assert torch.equal(*results)
-
-
-def test_threads_do_not_change_the_bits():
-    x = awkward(300_000, torch.float32)
-    alone = [run(cpu, x, 512, planes) for planes in (True, False)]
-    cpu.set_num_threads(3)
-    try:
-        together = [run(cpu, x, 512, planes) for planes in (True, False)]
-    finally:
-        cpu.set_num_threads(1)
-    for a, b in zip(alone, together, strict=True):
-        assert all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
 
 
 def test_planes_are_chosen_where_they_are_smaller():

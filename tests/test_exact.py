@@ -147,8 +147,8 @@ def cache_dirs(*folders, **environment):
     """Where a fresh process keeps the kernels that it compiles from each of `folders`."""
     bare = {name: os.environ[name] for name in os.environ if not name.startswith("NUMBA_CPU_")}
     code = (
-        "import sys, pathlib; from gradwire.kernels.cpu import intrinsics as c; "
-        "print(*(c._cache_dir(pathlib.Path(folder)) for folder in sys.argv[1:]), sep='\\n')"
+        "import sys, pathlib; from gradwire.kernels.cpu.compiler import cache_dir; "
+        "print(*(cache_dir(pathlib.Path(folder)) for folder in sys.argv[1:]), sep='\\n')"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, folders)], capture_output=True, text=True,
@@ -157,18 +157,40 @@ def cache_dirs(*folders, **environment):
     return done.stdout.split()
 
 
+def changed(file, folder):
+    """A copy of the kernels in which the last byte of `file` is another one."""
+    shutil.copytree(KERNELS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    octets = bytearray((folder / file).read_bytes())
+    octets[-1] ^= 1
+    (folder / file).write_bytes(octets)
+    return folder
+
+
 def test_compiled_kernels_are_kept_by_what_they_are_compiled_from(tmp_path):
-    """By constants of other files, and by the processor; not by the reference."""
-    layout, reference = (
-        shutil.copytree(KERNELS, tmp_path / name) for name in ("layout", "reference")
+    """A byte of any file counts, but of those that nothing compiled has anything of."""
+    files = [path.relative_to(KERNELS) for path in sorted(KERNELS.rglob("*.py"))]
+    folders = [changed(file, tmp_path / str(i)) for i, file in enumerate(files)]
+    own, *others = cache_dirs(KERNELS, *folders)
+    same = {file for file, other in zip(files, others, strict=True) if other == own}
+    assert same == {file for file in files if file.parts[0] in ("protocol", "reference")}
+    assert len(set(others)) == len(files) - len(same) + 1
+
+
+def test_compiled_kernels_are_kept_by_their_processor():
+    bare, generic, small = (
+        cache_dirs(KERNELS, **environment)[0]
+        for environment in ({}, {"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_FEATURES": "+sse2"})
     )
-    file = layout / "formats" / "layout.py"
-    file.write_text(file.read_text().replace("TILE = 512", "TILE = 256"))
-    (reference / "reference" / "tiles.py").write_text("")
-    own, other, same = cache_dirs(KERNELS, layout, reference)
-    assert own == same
-    (generic,), (small,) = (
-        cache_dirs(KERNELS, **{f"NUMBA_CPU_{name}": value})
-        for name, value in (("NAME", "generic"), ("FEATURES", "+sse2"))
+    assert len({bare, generic, small}) == 3
+
+
+def test_what_is_compiled_in_comes_from_the_kernels():
+    """`cpu` imports nothing else of gradwire, but the keys that its callers pass."""
+    code = (
+        "import sys; before = set(sys.modules); import gradwire.kernels.cpu; "
+        "print(*(m for m in set(sys.modules) - before if m.startswith('gradwire.')))"
     )
-    assert len({own, other, generic, small}) == 4
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    assert {"gradwire.kernels.cpu.sums", "gradwire.kernels.formats.layout"} <= modules
+    assert {m for m in modules if not m.startswith("gradwire.kernels")} == {"gradwire.key"}

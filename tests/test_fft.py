@@ -27,7 +27,6 @@ from world import data
 
 KEY = gw.Key()
 DOMAINS = transforms.DOMAINS
-LENGTHS = [1, 2, 7, 8, 63, 64, 65, 511, 512, 513, 5003]
 FLOATS = [(bits, m) for bits in (3, 6, 8, 9, 10, 13, 16) for m in range(max(1, bits - 8), bits - 1)]
 
 
@@ -39,12 +38,6 @@ def correlated(numel, seed=0):
     """AR(1) with coefficient 0.9."""
     noise = gaussian(numel, seed).double().numpy()
     return torch.from_numpy(scipy.signal.lfilter([1.0], [1.0, -0.9], noise)).float()
-
-
-def awkward(numel):
-    """Vectors with ties, zeros, subnormals and values near the largest float."""
-    x = gaussian(numel, numel)
-    return [x, x.round(), torch.zeros(numel), x * 1e-39, x.clamp(-1, 1) * 3e38]
 
 
 def spectrum(domain, x, block):
@@ -277,54 +270,9 @@ def test_all_codes_of_a_base_that_is_let_through_are_finite():
 # Kernels
 
 
-def as_bits(x):
-    return x.view(torch.int32) if x.is_floating_point() else x
-
-
-@pytest.mark.parametrize("numel", LENGTHS)
-def test_range_float_kernels_equal_the_reference(numel):
-    for x in awkward(numel):
-        for bits, mantissa in FLOATS:
-            expected = coded(reference, x, bits, mantissa)
-            got = coded(cpu, x, bits, mantissa)
-            assert expected[2] == got[2]
-            for a, b in zip(expected[:2], got[:2], strict=True):
-                assert torch.equal(as_bits(a), as_bits(b)), (bits, mantissa)
-
-
-def sparse(backend, x, count):
-    """All that the sparse kernels write of `x`."""
-    threshold, stop = backend.select(x, count)
-    bitmap = torch.empty(bitmap_nbytes(x.numel()), dtype=torch.uint8)
-    kept, out = torch.empty(count), torch.ones(x.numel())
-    backend.compact(x, bitmap, kept, threshold=threshold, stop=stop)
-    backend.expand(bitmap, kept, out)
-    sizes = backend.gap_sizes(bitmap)
-    counts = [threshold, stop, backend.largest(x), backend.count_bits(bitmap), *sizes]
-    results = [torch.tensor(counts), bitmap, kept, out]
-    for rice in (0, 1, 3, 8, 9, 15):
-        low = torch.empty(packed_nbytes(count, rice), dtype=torch.uint8)
-        unary = torch.empty(bitmap_nbytes(sizes[rice]), dtype=torch.uint8)
-        backend.gap_encode(bitmap, low, unary, rice=rice)
-        decoded, options = torch.empty_like(bitmap), {"rice": rice, "count": count}
-        assert backend.gap_decode(low, unary, decoded, **options, numel=x.numel())
-        assert torch.equal(decoded, bitmap)
-        results += [low, unary]
-    return results
-
-
-@pytest.mark.parametrize("numel", LENGTHS)
-def test_sparse_kernels_equal_the_reference(numel):
-    for x in awkward(numel):
-        for count in sorted({1, -(-numel // 10), -(-numel // 2), numel}):
-            expected, got = sparse(reference, x, count), sparse(cpu, x, count)
-            for a, b in zip(expected, got, strict=True):
-                assert torch.equal(as_bits(a), as_bits(b)), count
-
-
 def test_selection_is_that_of_topk():
     x = gaussian(200_000)
-    threshold, stop = cpu.select(x, 30_000)
+    threshold, stop = cpu.find_threshold(x, 30_000)
     kept = torch.empty(30_000)
     bitmap = torch.empty(bitmap_nbytes(200_000), dtype=torch.uint8)
     cpu.compact(x, bitmap, kept, threshold=threshold, stop=stop)

@@ -9,9 +9,8 @@ import torch.distributed as dist
 
 import gradwire as gw
 from gradwire.codecs.global_qsgd import uniform
-from gradwire.kernels import cpu, reference
+from gradwire.kernels import cpu
 from gradwire.kernels.formats import fields
-from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
 from gradwire.kernels.reference import tiles as reference_tiles
 from gradwire.kernels.reference.pack import pack_codes, unpack_codes
 from laws import reduce_now, said
@@ -37,100 +36,6 @@ def errors(codec, vectors, draws, seed=0):
 
 
 # Fields.
-
-
-def run_fields(backend, x, levels, terms, block, norm):
-    width = fields.field_width(levels, terms)
-    scales = torch.empty(num_blocks(x.numel(), block))
-    words = torch.empty(fields.num_words(x.numel(), width), dtype=torch.int32)
-    options = {"levels": levels, "width": width, "block": block}
-    backend.quantize_fields(
-        x, scales, words, **options, norm=norm, key=KEY, offset=1024, shift=40_000
-    )
-    dither = fields.Dither(KEY, 1024, terms, 777, 65_536 - terms)
-    outs = []
-    for accumulate, given in itertools.product((False, True), (None, dither)):
-        outs.append(torch.ones(x.numel()))
-        backend.dequantize_fields(
-            scales, words, outs[-1], **options, terms=terms, weight=1 / terms,
-            accumulate=accumulate, dither=given,
-        )  # fmt: skip
-    return scales, words, *outs
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("norm", ["max", "l2"])
-@pytest.mark.parametrize(
-    ("levels", "terms"), [(1, 1), (7, 2), (7, 4), (7, 8), (127, 64), (127, 1 << 23)]
-)
-def test_fields_equal_the_reference(dtype, norm, levels, terms):
-    for block, numel in itertools.product(
-        (8, 64, 512, 1024, None), (0, 1, 8, 127, 511, 512, 513, 1500, 5003)
-    ):
-        x = torch.randn(numel, generator=torch.Generator().manual_seed(1)) * 1e-3
-        x[::17] = 0
-        if numel > 1200:
-            x[5], x[555], x[1100] = 1e-41, float("inf"), float("nan")
-        expected = run_fields(reference, x.to(dtype), levels, terms, block, norm)
-        got = run_fields(cpu, x.to(dtype), levels, terms, block, norm)
-        for a, b in zip(expected, got, strict=True):
-            assert torch.equal(a.view(torch.int32), b.view(torch.int32)), (block, numel)
-
-
-def run_sums(backend, vectors, levels, block):
-    """The codes of each vector, their total, and what that and the first code decode to."""
-    terms, numel = len(vectors), vectors[0].numel()
-    width, total_width = fields.field_width(levels, 1), fields.field_width(levels, terms)
-    scales = torch.full((num_blocks(numel, block),), 3e-3)
-    options = {"levels": levels, "block": block}
-    codes = torch.empty(terms, packed_nbytes(numel, width), dtype=torch.uint8)
-    for rank, (x, code) in enumerate(zip(vectors, codes, strict=True)):
-        backend.quantize(
-            x, scales, code, **options, width=width, norm=None, key=KEY.of(rank=rank), offset=1024,
-            shift=40_000 * rank % 65_536,
-        )  # fmt: skip
-    total = torch.empty(packed_nbytes(numel, total_width), dtype=torch.uint8)
-    backend.add_packed(codes, total, numel=numel, width=width, total_width=total_width)
-    outs = []
-    for accumulate, dithered in itertools.product((False, True), (False, True)):
-        for packed, bits, count in ((total, total_width, terms), (codes[0], width, 1)):
-            dither = fields.Dither(KEY, 1024, count, 777, 65_536 - count) if dithered else None
-            outs.append(torch.ones(numel))
-            backend.dequantize_sum(
-                scales, packed, outs[-1], **options, width=bits, terms=count, weight=1 / count,
-                accumulate=accumulate, dither=dither,
-            )  # fmt: skip
-    return codes, total, *outs
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("levels", "terms"), [(1, 1), (1, 3), (7, 2), (7, 4), (7, 18), (7, 19), (127, 2), (127, 200)]
-)
-def test_sums_equal_the_reference(dtype, levels, terms):
-    numels = (0, 1, 8, 127, 513, 1500) if terms < 100 else (1, 513)
-    for block, numel in itertools.product((8, 512, 1024, None), numels):
-        generator = torch.Generator().manual_seed(numel)
-        vectors = [torch.randn(numel, generator=generator).to(dtype) / 500 for _ in range(terms)]
-        expected = run_sums(reference, vectors, levels, block)
-        got = run_sums(cpu, vectors, levels, block)
-        for a, b in zip(expected, got, strict=True):
-            assert torch.equal(a.view(torch.uint8), b.view(torch.uint8)), (block, numel)
-
-
-def test_threads_do_not_change_the_bits():
-    x = torch.randn(300_000, generator=torch.Generator().manual_seed(3))
-
-    def run():
-        return *run_fields(cpu, x, 7, 4, 512, "max"), *run_sums(cpu, [x, -x, x / 2], 7, 512)
-
-    alone = run()
-    cpu.set_num_threads(3)
-    try:
-        together = run()
-    finally:
-        cpu.set_num_threads(1)
-    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
 def test_fields_are_just_wide_enough():

@@ -1,33 +1,144 @@
-"""The kernels of every backend equal the reference bit for bit, and the reference is right."""
+"""Every backend has the kernels of the protocol and the bits of the reference, which is right."""
+
+import copy
+import inspect
+import subprocess
+import sys
+import typing
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradwire import kernels
 from gradwire.kernels import cpu, reference
+from gradwire.kernels.cpu.threads import set_num_threads
 from gradwire.kernels.formats.layout import MIN_SCALE, num_blocks, packed_nbytes
+from gradwire.kernels.reference.elias import omega
 from gradwire.key import Key
+from kernel_cases import BLOCKS, KEY, LENGTHS, TABLE
 
-KEY = Key(seed=0x1234567890ABCDEF, step=7, tensor=3, rank=2, hop=1)
-BLOCKS = [8, 64, 128, 512, 1024, None]
-LENGTHS = [0, 1, 8, 127, 511, 512, 513, 1500, 5003]
-
-
-def bits(x):
-    return x.view(torch.int32) if x.is_floating_point() else x
-
-
-def awkward(numel, dtype, seed=0):
-    """Gaussian values with zeros, a subnormal, an inf and a NaN among them."""
-    x = torch.randn(numel, generator=torch.Generator().manual_seed(seed)) * 1e-3
-    x[::17] = 0
-    if numel > 1200:
-        x[5], x[555], x[1100] = 1e-41, float("inf"), float("nan")
-    return x.to(dtype)
+BACKENDS = [reference, cpu]
+NAMES = [name for name in dir(kernels.Kernels) if not name.startswith("_")]
+SHARED = {"__init__", "pack", "tiles"}
+"""Files of every backend that are no operation."""
+NUMBA = {"calls", "compiler", "intrinsics", "lanes", "threads"}
+"""Files that only Numba needs."""
 
 
-@pytest.mark.parametrize("backend", [reference, cpu])
+# The protocol.
+
+
+def declared(name):
+    """A kernel as the protocol has it, without `self`."""
+    signature = inspect.signature(getattr(kernels.Kernels, name))
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_has_the_kernels_of_the_protocol(backend):
+    assert sorted(backend.__all__) == NAMES
+    for name in NAMES:
+        assert inspect.signature(getattr(backend, name)) == declared(name), name
+
+
+def test_a_caller_is_checked_against_the_protocol():
+    assert typing.get_type_hints(kernels.for_device)["return"] is kernels.Kernels
+
+
+def test_every_kernel_is_in_the_file_of_its_operation():
+    for name in NAMES:
+        homes = {f.__module__.split(".")[-1] for f in (getattr(kernels.Kernels, name),
+                 *(getattr(backend, name) for backend in BACKENDS))}  # fmt: skip
+        assert len(homes) == 1, name
+
+
+@pytest.mark.parametrize(("backend", "extra"), [(reference, set()), (cpu, NUMBA)])
+def test_every_backend_has_the_same_files(backend, extra):
+    folder, protocol = (
+        {path.stem for path in Path(package.__file__).parent.glob("*.py")}
+        for package in (backend, kernels.protocol)
+    )
+    assert folder == protocol | SHARED | extra
+
+
+def test_codecs_are_imported_without_numba():
+    code = "import sys, gradwire.codecs; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# The same bits.
+
+
+def tensors(values):
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, (tuple, list)):
+        for value in values:
+            yield from tensors(value)
+
+
+def outcome(kernel, call):
+    """What a call returns, and the bytes of all that it was given and has made of it."""
+    args = copy.deepcopy(call.args)  # what shares memory goes on to share it
+    said = kernel(*args, **call.how)
+    if said is False:  # damaged: what has been written is not defined
+        return (False,)
+    octets = [x.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+              for x in tensors((args, said))]  # fmt: skip
+    return (None if isinstance(said, torch.Tensor) else said, *octets)
+
+
+def test_every_kernel_is_in_the_table():
+    """A kernel of the protocol needs calls in `kernel_cases.py`."""
+    assert sorted(TABLE) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [pytest.param(name, dtype, id=f"{name}-{str(dtype).removeprefix('torch.')}")
+     for name, row in TABLE.items() for dtype in row.dtypes],
+)  # fmt: skip
+def test_every_kernel_equals_the_reference(name, dtype):
+    expected, got = (getattr(backend, name) for backend in BACKENDS)
+    for numel in LENGTHS:
+        for call in TABLE[name].calls(numel, dtype):
+            assert outcome(expected, call) == outcome(got, call), (numel, call.how)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_kernel_that_does_nothing_is_noticed(name):
+    """At every length at which there is anything to do."""
+    kernel = getattr(reference, name)
+    for numel in (1, 8, 513):
+        calls = TABLE[name].calls(numel, torch.float32)
+        assert any(outcome(kernel, call) != outcome(lambda *_, **__: None, call) for call in calls)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_threads_do_not_change_the_bits(name):
+    kernel = getattr(cpu, name)
+    for call in TABLE[name].calls(300_001, torch.float32):
+        alone = outcome(kernel, call)
+        set_num_threads(3)
+        try:
+            together = outcome(kernel, call)
+        finally:
+            set_num_threads(1)
+        assert alone == together, call.how
+
+
+def test_there_is_no_kernel_without_a_thread():
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        set_num_threads(0)
+
+
+# What the reference says is right.
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_philox_gives_the_published_vectors(backend):
     ones = 0xFFFFFFFF
     cases = [
@@ -47,96 +158,50 @@ def test_philox_gives_the_published_vectors(backend):
         assert " ".join(f"{word:08x}" for word in words) == expected
 
 
-def run(backend, x, levels, width, block, norm):
-    scales = torch.empty(num_blocks(x.numel(), block))
-    codes = torch.empty(packed_nbytes(x.numel(), width), dtype=torch.uint8)
-    options = {"levels": levels, "width": width, "block": block}
-    backend.quantize(x, scales, codes, **options, norm=norm, key=KEY, offset=1024)
-    written, added = torch.empty(x.numel()), torch.ones(x.numel())
-    backend.dequantize(scales, codes, written, **options)
-    backend.dequantize(scales, codes, added, **options, weight=1 / 3, accumulate=True)
-    others = codes.flip(0).bitwise_and(codes)
-    means = [torch.empty(x.numel()) for _ in range(4)]
-    for count, mean in enumerate(means, start=1):
-        backend.dequantize_mean([scales] * count, [codes, others, codes, codes][:count], mean,
-                                **options)  # fmt: skip
-    return scales, codes, written, added, *means
-
-
-@pytest.mark.parametrize("width", range(2, 9))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("norm", ["max", "l2"])
-def test_quantize_equals_the_reference(width, dtype, norm):
-    for block in BLOCKS:
-        for numel in LENGTHS:
-            x = awkward(numel, dtype)
-            levels = 2 ** (width - 1) - 1
-            expected = run(reference, x, levels, width, block, norm)
-            got = run(cpu, x, levels, width, block, norm)
-            for a, b in zip(expected, got, strict=True):
-                assert torch.equal(bits(a), bits(b)), (block, numel)
+def gaussian(numel, seed=0):
+    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("norm", ["max", "l2"])
-def test_block_scales_equal_the_reference_and_the_norm(norm):
+def test_block_scales_are_norms(norm):
     for block in BLOCKS:
-        x = torch.randn(5003, generator=torch.Generator().manual_seed(1))
-        expected, got = torch.empty(num_blocks(5003, block)), torch.empty(num_blocks(5003, block))
-        reference.block_scales(x, expected, block=block, norm=norm)
-        cpu.block_scales(x, got, block=block, norm=norm)
-        assert torch.equal(expected, got)
+        x, scales = gaussian(5003), torch.empty(num_blocks(5003, block))
+        cpu.block_scales(x, scales, block=block, norm=norm)
         order = float("inf") if norm == "max" else 2
         exact = torch.stack([part.double().norm(order) for part in x.split(block or 5003)])
-        torch.testing.assert_close(got.double(), exact, rtol=2e-7, atol=0)
+        torch.testing.assert_close(scales.double(), exact, rtol=2e-7, atol=0)
+
+
+def round_trip(x, scales, *, norm, **how):
+    codes, out = torch.empty(packed_nbytes(x.numel(), how["width"])).byte(), torch.empty_like(x)
+    cpu.quantize(x, scales, codes, norm=norm, key=KEY, **how)
+    cpu.dequantize(scales, codes, out, **how)
+    return codes, out
 
 
 def test_given_scales_are_used_as_they_are():
-    x = awkward(1000, torch.float32)
-    for backend in (reference, cpu):
-        scales = torch.full((2,), 0.5)
-        codes = torch.empty(packed_nbytes(1000, 4), dtype=torch.uint8)
-        backend.quantize(x, scales, codes, levels=7, width=4, block=512, norm=None, key=KEY)
-        assert torch.equal(scales, torch.full((2,), 0.5))
-        out = torch.empty(1000)
-        backend.dequantize(scales, codes, out, levels=7, width=4, block=512)
-        assert (out - x).abs().max() <= 0.5 / 7
+    x, scales = gaussian(1000) / 8, torch.full((2,), 0.5)
+    _, out = round_trip(x, scales, norm=None, levels=7, width=4, block=512)
+    assert torch.equal(scales, torch.full((2,), 0.5))
+    assert (out - x).abs().max() <= 0.5 / 7
 
 
 @pytest.mark.parametrize("levels", [1, 64, 127])
 def test_extremes_stay_within_their_levels(levels):
     """At 127 levels the product x * (levels / scale) may round to a hair above the top."""
-    x = torch.randn(512 * 400, generator=torch.Generator().manual_seed(2)).view(-1, 512)
+    x, scales = gaussian(512 * 400).view(-1, 512), torch.empty(400)
     x[:, ::2] = x.abs().amax(1, keepdim=True) * torch.tensor([1.0, -1.0]).repeat(128)
     x = x.reshape(-1)
-    scales, codes, written, *_ = run(cpu, x, levels, 8, 512, "max")
+    codes, out = round_trip(x, scales, norm="max", levels=levels, width=8, block=512)
     assert int(codes.max()) <= 2 * levels
     top = scales.repeat_interleave(512)[::2]
-    torch.testing.assert_close(written[::2].abs(), top, rtol=1e-6, atol=0)
+    torch.testing.assert_close(out[::2].abs(), top, rtol=1e-6, atol=0)
 
 
 def test_scales_are_never_below_the_least():
-    scales, *_ = run(cpu, torch.full((600,), 1e-40), 7, 4, 512, "max")
+    scales = torch.empty(2)
+    cpu.block_scales(torch.full((600,), 1e-40), scales, block=512, norm="max")
     assert torch.equal(scales, torch.full((2,), MIN_SCALE))
-
-
-def run_with_scales(x, block):
-    scales = torch.empty(num_blocks(x.numel(), block))
-    cpu.block_scales(x, scales, block=block, norm="max")
-    return scales, *run(cpu, x, 7, 4, block, "max")
-
-
-@pytest.mark.parametrize("block", [512, 1024, None])
-def test_threads_do_not_change_the_bits(block):
-    x = torch.randn(300_000, generator=torch.Generator().manual_seed(3))
-    alone = run_with_scales(x, block)
-    cpu.set_num_threads(3)
-    try:
-        together = run_with_scales(x, block)
-    finally:
-        cpu.set_num_threads(1)
-    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
-    with pytest.raises(ValueError, match="at least 1, got 0"):
-        cpu.set_num_threads(0)
 
 
 @pytest.mark.parametrize(
@@ -145,12 +210,12 @@ def test_threads_do_not_change_the_bits(block):
      (15, "1111110"), (16, "10100100000"), (17, "10100100010")],
 )  # fmt: skip
 def test_elias_omega_vectors(number, code):
-    assert reference.omega(number) == code
+    assert omega(number) == code
 
 
 def test_elias_omega_lengths():
     lengths = {31: 11, 63: 12, 127: 13, 255: 14, 511: 16, 1023: 17, 2047: 18, 65535: 23, 65536: 28}
-    assert {k: len(reference.omega(k)) for k in lengths} == lengths
+    assert {k: len(omega(k)) for k in lengths} == lengths
 
 
 @st.composite
@@ -166,21 +231,15 @@ def code_lists(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(code_lists())
-def test_elias_round_trip_and_equality(case):
+def test_elias_codes_come_back(case):
     levels, codes = case
-    nonzeros, sparse_bits, dense_bits = reference.elias_sizes(codes, levels=levels)
-    assert cpu.elias_sizes(codes, levels=levels) == (nonzeros, sparse_bits, dense_bits)
-    for sparse, size in ((True, sparse_bits), (False, dense_bits)):
-        streams = [torch.empty(-(-size // 8), dtype=torch.uint8) for _ in range(2)]
-        for backend, stream in zip((reference, cpu), streams, strict=True):
-            backend.elias_encode(codes, stream, levels=levels, sparse=sparse)
-        assert torch.equal(*streams)
-        for backend in (reference, cpu):
-            decoded = torch.empty_like(codes)
-            assert backend.elias_decode(
-                streams[0], decoded, levels=levels, sparse=sparse, nonzeros=nonzeros
-            )
-            assert torch.equal(decoded, codes)
+    nonzeros, *sizes = cpu.elias_sizes(codes, levels=levels)
+    for sparse, size in zip((True, False), sizes, strict=True):
+        stream, decoded = torch.empty(-(-size // 8)).byte(), torch.empty_like(codes)
+        how = {"levels": levels, "sparse": sparse}
+        cpu.elias_encode(codes, stream, **how)
+        assert cpu.elias_decode(stream, decoded, nonzeros=nonzeros, **how)
+        assert torch.equal(decoded, codes)
 
 
 @settings(max_examples=300, deadline=None)

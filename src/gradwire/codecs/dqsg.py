@@ -155,12 +155,12 @@ class DQSG(SpelledCodec):
         return self._coding.max_nbytes(numel) + (_HEAD if self.levels is None else 0)
 
     def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
-        if self.levels is None:
+        if (levels := self.levels) is None:
             return self._encode_steps(x, out, key, offset)
 
         def quantize(scales: Tensor, codes: Tensor, width: int) -> None:  # eq. (1)
             kernels.for_device(x.device).quantize(
-                x, scales, codes, levels=self.levels, width=width, block=self.block,
+                x, scales, codes, levels=levels, width=width, block=self.block,
                 norm="max", key=key, offset=offset,
             )  # fmt: skip
 

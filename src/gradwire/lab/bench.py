@@ -29,7 +29,7 @@ from torch import Tensor
 from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec
 from gradwire.codecs import parse
-from gradwire.kernels import cpu
+from gradwire.kernels.cpu import threads
 from gradwire.key import Key
 from gradwire.terminal.output import counted
 
@@ -209,11 +209,11 @@ def _square(x: Tensor) -> float:
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
     """Let torch and the codecs use `count` threads for a while."""
-    before = torch.get_num_threads(), cpu.get_num_threads()
+    before = torch.get_num_threads(), threads.get_num_threads()
     torch.set_num_threads(count)
-    cpu.set_num_threads(count)
+    threads.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before[0])
-        cpu.set_num_threads(before[1])
+        threads.set_num_threads(before[1])

@@ -207,7 +207,7 @@ def _kept_norm(domain: str, x: Tensor, kept: int, block: int) -> float:
         return 0.0
     kernel, coefficients = kernels.for_device(x.device), torch.empty_like(x)
     forward(domain, x, coefficients, block)
-    threshold, _ = kernel.select(coefficients, kept)
+    threshold, _ = kernel.find_threshold(coefficients, kept)
     dropped = coefficients.view(torch.int32).bitwise_and(0x7FFFFFFF) < threshold
     norm = torch.empty(1)
     kernel.block_scales(coefficients.masked_fill_(dropped, 0.0), norm, block=None, norm="l2")

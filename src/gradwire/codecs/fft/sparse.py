@@ -5,7 +5,7 @@
     values    range floats of `bits` bits (`kernels/formats/rangefloat.py`); float32 if that is None
     spoilt    a bit for each block that was not finite, only if there is one
     places    nothing if all are kept, a bitmap, or gaps in Rice's code, whichever is shortest,
-              see `kernels/reference/sparse.py`
+              see `kernels/protocol/sparse.py`
 
 With `wire="zstd"`, all but the header is one zstd frame.
 """
@@ -96,7 +96,7 @@ class SparseCoding:
         if kept == numel:
             return coefficients, None
         kernel = kernels.for_device(device)
-        threshold, stop = kernel.select(coefficients, kept)
+        threshold, stop = kernel.find_threshold(coefficients, kept)
         values, bitmap = coefficients[:kept], _bytes("bitmap", bitmap_nbytes(numel), device)
         kernel.compact(coefficients, bitmap, values, threshold=threshold, stop=stop)
         return values, bitmap

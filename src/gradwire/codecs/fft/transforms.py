@@ -4,7 +4,7 @@
     fft    the real and imaginary parts of the spectrum of each block
     dct    the cosine transform of each block
 
-See `kernels/reference/transforms.py`. Each is a rotation (Parseval): what is dropped of c is lost
+See `kernels/protocol/transforms.py`. Each is a rotation (Parseval): what is dropped of c is lost
 of x, to the last joule. The same values have the same coefficients on every processor.
 """
 

@@ -1,4 +1,4 @@
-"""Subtractive dither in Numba, see `reference/dithered.py`."""
+"""Subtractive dither in Numba."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gradwire.kernels.cpu.calls import array, key_words, spread
+from gradwire.kernels.cpu.calls import array, key_words
+from gradwire.kernels.cpu.compiler import jit
 from gradwire.kernels.cpu.intrinsics import (
     clip,
     exact_level,
-    jit,
     nearest,
     or8,
     shl8,
     shr8,
     wrapped_floor,
 )
-from gradwire.kernels.cpu.tiles import pack_tile, random_tile, unpack_tile, widen
+from gradwire.kernels.cpu.pack import pack_tile, unpack_tile
+from gradwire.kernels.cpu.philox import random_tile
+from gradwire.kernels.cpu.threads import over_threads
+from gradwire.kernels.cpu.tiles import widen
 from gradwire.kernels.formats.layout import MAX_SCALE, TILE, packed_nbytes
 from gradwire.key import Key
 
@@ -96,7 +99,6 @@ def quantize_dithered(
     key: Key,
     offset: int = 0,
 ) -> None:
-    """See `reference.dithered.quantize_dithered`."""
     values, unit, words = array(x), array(units), key_words(key)
     packed, high = _planes(codes, x.numel())
     size, centre = block or max(x.numel(), TILE), np.uint8(zero)
@@ -107,7 +109,7 @@ def quantize_dithered(
         upper = high[packed_nbytes(start, 4) :]
         _quantize(part, part_unit, low, upper, centre, planes, size, words, counter)
 
-    spread(x.numel(), size, run)
+    over_threads(x.numel(), size, run)
 
 
 def dequantize_dithered(
@@ -124,7 +126,6 @@ def dequantize_dithered(
     weight: float = 1.0,
     accumulate: bool = False,
 ) -> None:
-    """See `reference.dithered.dequantize_dithered`."""
     unit, values, words = array(units), array(out), key_words(key)
     packed, high = _planes(codes, out.numel())
     width = 4 if planes else width
@@ -138,7 +139,7 @@ def dequantize_dithered(
             words, counter,
         )  # fmt: skip
 
-    spread(out.numel(), size, run)
+    over_threads(out.numel(), size, run)
 
 
 def _planes(codes: Tensor, numel: int) -> tuple[Any, Any]:

@@ -1,11 +1,11 @@
-"""Elias's recursive code in Numba, see `reference/elias.py`."""
+"""Elias's recursive code in Numba."""
 
 from __future__ import annotations
 
 import numpy as np
 from torch import Tensor
 
-from gradwire.kernels.cpu.intrinsics import jit
+from gradwire.kernels.cpu.compiler import jit
 
 
 @jit
@@ -134,18 +134,15 @@ def _elias_decode(stream, codes, levels, sparse, nonzeros):  # type: ignore[no-u
 
 
 def elias_sizes(codes: Tensor, *, levels: int) -> tuple[int, int, int]:
-    """See `reference.elias_sizes`."""
     nonzeros, sparse, dense = _elias_sizes(codes.numpy(), levels)
     return int(nonzeros), int(sparse), int(dense)
 
 
 def elias_encode(codes: Tensor, out: Tensor, *, levels: int, sparse: bool) -> None:
-    """See `reference.elias_encode`."""
     _elias_encode(codes.numpy(), out.numpy(), levels, sparse)
 
 
 def elias_decode(
     stream: Tensor, codes: Tensor, *, levels: int, sparse: bool, nonzeros: int
 ) -> bool:
-    """See `reference.elias_decode`."""
     return bool(_elias_decode(stream.numpy(), codes.numpy(), levels, sparse, nonzeros))

@@ -1,4 +1,4 @@
-"""Codes of a sign and an exponent in Numba; see `reference/exponential.py`."""
+"""Codes of a sign and an exponent in Numba."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from llvmlite import ir
 from numba import types
 from torch import Tensor
 
-from gradwire.kernels.cpu.calls import NORMS, array, key_words, spread
-from gradwire.kernels.cpu.intrinsics import _intrinsic, jit
-from gradwire.kernels.cpu.tiles import (
-    load_tile,
-    pack_tile,
-    random_tile,
-    scale_of_tiles,
-    scales_in_tile,
-    unpack_tile,
-)
+from gradwire.kernels.cpu.calls import NORMS, array, key_words
+from gradwire.kernels.cpu.compiler import jit
+from gradwire.kernels.cpu.intrinsics import expression
+from gradwire.kernels.cpu.pack import pack_tile, unpack_tile
+from gradwire.kernels.cpu.philox import random_tile
+from gradwire.kernels.cpu.scales import scale_of_tiles, scales_in_tile
+from gradwire.kernels.cpu.threads import over_threads
+from gradwire.kernels.cpu.tiles import load_tile
 from gradwire.kernels.formats.layout import TILE, packed_nbytes
 from gradwire.key import Key
 
@@ -74,9 +72,9 @@ def _build_exp_sum(b: Any, first: Any, second: Any, most: Any, dither: Any) -> A
 
 
 _u8, _u16, _i32, _f32 = types.uint8, types.uint16, types.int32, types.float32
-_exp_code = _intrinsic(_u8, (_f32, _f32, _f32, _i32, _u16), _build_exp_code)
-_exp_level = _intrinsic(_f32, (_u8, _i32, _i32), _build_exp_level)
-_exp_sum = _intrinsic(_u8, (_u8, _u8, _i32, _u16), _build_exp_sum)
+_exp_code = expression(_u8, (_f32, _f32, _f32, _i32, _u16), _build_exp_code)
+_exp_level = expression(_f32, (_u8, _i32, _i32), _build_exp_level)
+_exp_sum = expression(_u8, (_u8, _u8, _i32, _u16), _build_exp_sum)
 
 
 @jit
@@ -161,7 +159,6 @@ def exp_quantize(
     key: Key,
     offset: int = 0,
 ) -> None:
-    """See `reference.exponential.exp_quantize`."""
     values, scale, packed, words = array(x), array(scales), array(codes), key_words(key)
     size = block or max(x.numel(), TILE)
 
@@ -172,7 +169,7 @@ def exp_quantize(
             part, part_scale, part_packed, width, headroom, size, NORMS[norm], words, counter
         )
 
-    spread(x.numel(), size, run)
+    over_threads(x.numel(), size, run)
 
 
 def exp_dequantize(
@@ -186,7 +183,6 @@ def exp_dequantize(
     weight: float = 1.0,
     accumulate: bool = False,
 ) -> None:
-    """See `reference.exponential.exp_dequantize`."""
     scale, packed, values = array(scales), array(codes), array(out)
     size, ratio = block or max(out.numel(), TILE), np.float32(weight)
 
@@ -195,15 +191,14 @@ def exp_dequantize(
         part = values[start:stop]
         _exp_dequantize(part_scale, part_packed, part, width, headroom, size, ratio, accumulate)
 
-    spread(out.numel(), size, run)
+    over_threads(out.numel(), size, run)
 
 
 def exp_reduce(into: Tensor, term: Tensor, *, width: int, key: Key, offset: int = 0) -> None:
-    """See `reference.exponential.exp_reduce`."""
     first, second, words = array(into), array(term), key_words(key)
 
     def run(start: int, stop: int) -> None:
         part = slice(packed_nbytes(start, width), packed_nbytes(stop, width))
         _exp_reduce(first[part], second[part], width, words, (offset + start) // 8)
 
-    spread(8 * into.numel() // width, TILE, run)
+    over_threads(8 * into.numel() // width, TILE, run)

@@ -1,4 +1,4 @@
-"""Codes in fields that the network may add, in Numba; see `reference/fields.py`."""
+"""Codes in fields that the network may add, in Numba; one pass over memory, scales included."""
 
 from __future__ import annotations
 
@@ -7,26 +7,22 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gradwire.kernels.cpu.calls import NORMS, array, key_words, spread
+from gradwire.kernels.cpu.calls import NORMS, array, key_words
+from gradwire.kernels.cpu.compiler import jit
 from gradwire.kernels.cpu.intrinsics import (
     add32,
     and32,
     centred,
     high_half,
-    jit,
     mul32,
     put_field,
     shr32,
     signed_difference,
 )
-from gradwire.kernels.cpu.tiles import (
-    load_tile,
-    random_tile,
-    rotate,
-    round_block,
-    scale_of_tiles,
-    scales_in_tile,
-)
+from gradwire.kernels.cpu.philox import add_shift, random_tile
+from gradwire.kernels.cpu.scales import scale_of_tiles, scales_in_tile
+from gradwire.kernels.cpu.threads import over_threads
+from gradwire.kernels.cpu.tiles import load_tile, round_block
 from gradwire.kernels.formats.fields import WORD, Dither, num_words
 from gradwire.kernels.formats.layout import MIN_SCALE, TILE
 from gradwire.key import Key
@@ -55,7 +51,7 @@ def _quantize_fields(x, scales, fields, levels, width, block, norm, key, counter
         size = -(-(stop - at) // 8) * 8
         random_tile(words, size, np.uint32(counter + at // 8), key)
         if shift:
-            rotate(dither, shift)
+            add_shift(dither, shift)
         for a in range(0, size, span):
             b = min(a + span, size)
             round_block(tile[a:b], dither[a:b], codes[a:b], scales[(at + a) // block], levels)
@@ -144,7 +140,6 @@ def quantize_fields(
     offset: int = 0,
     shift: int = 0,
 ) -> None:
-    """See `reference.fields.quantize_fields`; one pass over memory, scales included."""
     values, scale, fields = array(x), array(scales), array(words).view(np.uint32)
     size, own = block or max(x.numel(), TILE), key_words(key)
 
@@ -154,7 +149,7 @@ def quantize_fields(
             width, size, NORMS[norm], own, (offset + start) // 8, shift,
         )  # fmt: skip
 
-    spread(x.numel(), size, run)
+    over_threads(x.numel(), size, run)
 
 
 def dequantize_fields(
@@ -170,7 +165,6 @@ def dequantize_fields(
     accumulate: bool = False,
     dither: Dither | None = None,
 ) -> None:
-    """See `reference.fields.dequantize_fields`."""
     scale, fields, values = array(scales), array(words).view(np.uint32), array(out)
     size, ratio = block or max(out.numel(), TILE), np.float32(weight / levels)
     zero = np.uint32(terms * levels)
@@ -181,7 +175,7 @@ def dequantize_fields(
             zero, size, ratio, accumulate, dither_words(dither, start),
         )  # fmt: skip
 
-    spread(out.numel(), size, run)
+    over_threads(out.numel(), size, run)
 
 
 def dither_words(dither: Dither | None, start: int) -> tuple[Any, ...]:

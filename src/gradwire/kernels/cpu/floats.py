@@ -1,4 +1,4 @@
-"""Means of floats in Numba, see `reference/floats.py`."""
+"""Means of floats in Numba."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from numba import types
 from numba.extending import overload
 from torch import Tensor
 
-from gradwire.kernels.cpu.calls import array, key_words, spread
-from gradwire.kernels.cpu.intrinsics import jit, to_bfloat16, to_float16
-from gradwire.kernels.cpu.tiles import random_tile, widen
+from gradwire.kernels.cpu.calls import array, key_words
+from gradwire.kernels.cpu.compiler import jit
+from gradwire.kernels.cpu.intrinsics import to_bfloat16, to_float16
+from gradwire.kernels.cpu.philox import random_tile
+from gradwire.kernels.cpu.threads import over_threads
+from gradwire.kernels.cpu.tiles import widen
 from gradwire.kernels.formats.layout import TILE
 from gradwire.key import Key
 
@@ -74,7 +77,6 @@ def _narrow_for(tile, dither, out):  # type: ignore[no-untyped-def]
 
 
 def mean_floats(rows: Tensor, out: Tensor, *, key: Key, offset: int = 0) -> None:
-    """See `reference.floats.mean_floats`."""
     if out.numel() == 0:
         return
     count, stride = rows.shape[0], rows.stride(0)
@@ -89,4 +91,4 @@ def mean_floats(rows: Tensor, out: Tensor, *, key: Key, offset: int = 0) -> None
             counter = (offset + start) // 8
             _rounded_mean(flat[start:], stride, count, part, factor, words, counter)
 
-    spread(out.numel(), TILE, run)
+    over_threads(out.numel(), TILE, run)

@@ -6,27 +6,18 @@ vectorization. Each function here is one LLVM expression on the types it names.
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import llvmlite
-import numba
-from llvmlite import binding as llvm
 from llvmlite import ir
-from numba import njit, types
-from numba.core import config as numba_config
+from numba import types
 from numba.extending import intrinsic
-
-config: Any = numba_config
 
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _F32 = ir.FloatType()
 
 
-def _intrinsic(result: Any, arguments: tuple[Any, ...], build: Callable[..., Any]) -> Any:
+def expression(result: Any, arguments: tuple[Any, ...], build: Callable[..., Any]) -> Any:
     """A function of one LLVM expression, `build(builder, *values)`, with exact types."""
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -127,77 +118,38 @@ def _build_to_float16(builder: Any, value: Any, dither: Any) -> Any:
 
 
 _u8, _u16, _u32, _i32, _f32 = types.uint8, types.uint16, types.uint32, types.int32, types.float32
-fma = _intrinsic(types.float32, (types.float32,) * 3, lambda b, x, y, z: b.fma(x, y, z))
-add32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.add(x, y))
-mul32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.mul(x, y))
-xor32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.xor(x, y))
-mulhi32 = _intrinsic(_u32, (_u32, _u32), _build_mulhi)
-magnitude_bits = _intrinsic(_i32, (_i32,), lambda b, x: b.and_(x, _I32(0x7FFFFFFF)))
-as_float = _intrinsic(_f32, (_i32,), lambda b, x: b.bitcast(x, _F32))
-as_bits = _intrinsic(_i32, (_f32,), lambda b, x: b.bitcast(x, _I32))
-nearest = _intrinsic(_i32, (_f32,), _build_nearest)
-whole = _intrinsic(_f32, (_f32,), _build_whole)
-clip = _intrinsic(_f32, (_f32, _f32), _build_clip)
-floor16 = _intrinsic(_u8, (_i32, _i32, _u16), _build_floor)
-wrapped_floor = _intrinsic(_u8, (_i32, _u8, _u16), _build_wrapped_floor)
-exact_level = _intrinsic(_f32, (_u8, _u8, _u16), _build_exact_level)
-level = _intrinsic(_f32, (_u8, _i32), _build_level)
-wide_level = _intrinsic(_f32, (_u8, _u8, _i32), _build_wide_level)
-or8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.or_(x, y))
-and8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.and_(x, y))
-shl8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.shl(x, y))
-shr8 = _intrinsic(_u8, (_u8, _u8), lambda b, x, y: b.lshr(x, y))
-bf16_bits = _intrinsic(_i32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
-lowest_bit = _intrinsic(types.uint64, (types.uint64,), _build_lowest_bit)  # of a nonzero word
-fp16_bits = _intrinsic(_i32, (types.int16,), lambda b, x: b.zext(x, _I32))
-put_field = _intrinsic(_u32, (_u32, _u8, _u32), _build_field)
-shr32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.lshr(x, y))
-and32 = _intrinsic(_u32, (_u32, _u32), lambda b, x, y: b.and_(x, y))
-signed_difference = _intrinsic(_f32, (_u32, _u32), lambda b, x, y: b.sitofp(b.sub(x, y), _F32))
-add16 = _intrinsic(_u16, (_u16, _u16), lambda b, x, y: b.add(x, y))
-add_code = _intrinsic(_u16, (_u16, _u8), lambda b, x, y: b.add(x, b.zext(y, _I16)))
-low8 = _intrinsic(_u8, (_u16,), lambda b, x: b.trunc(x, _I8))
-high8 = _intrinsic(_u8, (_u16,), lambda b, x: b.trunc(b.lshr(x, _I16(8)), _I8))
-high_half = _intrinsic(_u32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
-centred = _intrinsic(_f32, (_u32, _i32), _build_centred)
-to_bfloat16 = _intrinsic(_u16, (_f32, _u16), _build_to_bfloat16)
-to_float16 = _intrinsic(types.int16, (_f32, _u16), _build_to_float16)
-
-inline = njit(nogil=True, inline="always")
-
-
-def _cache_dir(folder: Path = Path(__file__).parents[1]) -> str:
-    """Where compiled kernels are kept: a place for each state of what they are compiled from.
-
-    That is every source in `folder` whose functions or constants are compiled in, the compiler, and
-    the processor that it compiles for. Numba looks at the file of a function alone, and would go on
-    using one whose callee, or a constant, in another file has changed.
-    """
-    sources = [p for p in sorted(folder.rglob("*.py")) if p.parent != folder / "reference"]
-    digest = hashlib.sha256(repr(_compiler()).encode())
-    for path in sources:
-        digest.update(path.read_bytes())
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return str(Path(config.CACHE_DIR or home / "gradwire") / digest.hexdigest()[:16])
-
-
-def _compiler() -> tuple[str, ...]:
-    """The compiler, and the processor as it is told to take it or finds it."""
-    name, features = config.CPU_NAME, config.CPU_FEATURES
-    if name is None:
-        name = llvm.get_host_cpu_name()
-    if features is None:
-        features = llvm.get_host_cpu_features().flatten()
-    return numba.__version__, llvmlite.__version__, name, features
-
-
-_CACHE_DIR = _cache_dir()
-
-
-def jit(function: Callable[..., Any]) -> Any:
-    """Compile `function` when it is first called, without the GIL, and keep it for later runs."""
-    others, config.CACHE_DIR = config.CACHE_DIR, _CACHE_DIR
-    try:
-        return njit(nogil=True, cache=True)(function)
-    finally:
-        config.CACHE_DIR = others
+fma = expression(types.float32, (types.float32,) * 3, lambda b, x, y, z: b.fma(x, y, z))
+add32 = expression(_u32, (_u32, _u32), lambda b, x, y: b.add(x, y))
+mul32 = expression(_u32, (_u32, _u32), lambda b, x, y: b.mul(x, y))
+xor32 = expression(_u32, (_u32, _u32), lambda b, x, y: b.xor(x, y))
+mulhi32 = expression(_u32, (_u32, _u32), _build_mulhi)
+magnitude_bits = expression(_i32, (_i32,), lambda b, x: b.and_(x, _I32(0x7FFFFFFF)))
+as_float = expression(_f32, (_i32,), lambda b, x: b.bitcast(x, _F32))
+as_bits = expression(_i32, (_f32,), lambda b, x: b.bitcast(x, _I32))
+nearest = expression(_i32, (_f32,), _build_nearest)
+whole = expression(_f32, (_f32,), _build_whole)
+clip = expression(_f32, (_f32, _f32), _build_clip)
+floor16 = expression(_u8, (_i32, _i32, _u16), _build_floor)
+wrapped_floor = expression(_u8, (_i32, _u8, _u16), _build_wrapped_floor)
+exact_level = expression(_f32, (_u8, _u8, _u16), _build_exact_level)
+level = expression(_f32, (_u8, _i32), _build_level)
+wide_level = expression(_f32, (_u8, _u8, _i32), _build_wide_level)
+or8 = expression(_u8, (_u8, _u8), lambda b, x, y: b.or_(x, y))
+and8 = expression(_u8, (_u8, _u8), lambda b, x, y: b.and_(x, y))
+shl8 = expression(_u8, (_u8, _u8), lambda b, x, y: b.shl(x, y))
+shr8 = expression(_u8, (_u8, _u8), lambda b, x, y: b.lshr(x, y))
+bf16_bits = expression(_i32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
+lowest_bit = expression(types.uint64, (types.uint64,), _build_lowest_bit)  # of a nonzero word
+fp16_bits = expression(_i32, (types.int16,), lambda b, x: b.zext(x, _I32))
+put_field = expression(_u32, (_u32, _u8, _u32), _build_field)
+shr32 = expression(_u32, (_u32, _u32), lambda b, x, y: b.lshr(x, y))
+and32 = expression(_u32, (_u32, _u32), lambda b, x, y: b.and_(x, y))
+signed_difference = expression(_f32, (_u32, _u32), lambda b, x, y: b.sitofp(b.sub(x, y), _F32))
+add16 = expression(_u16, (_u16, _u16), lambda b, x, y: b.add(x, y))
+add_code = expression(_u16, (_u16, _u8), lambda b, x, y: b.add(x, b.zext(y, _I16)))
+low8 = expression(_u8, (_u16,), lambda b, x: b.trunc(x, _I8))
+high8 = expression(_u8, (_u16,), lambda b, x: b.trunc(b.lshr(x, _I16(8)), _I8))
+high_half = expression(_u32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
+centred = expression(_f32, (_u32, _i32), _build_centred)
+to_bfloat16 = expression(_u16, (_f32, _u16), _build_to_bfloat16)
+to_float16 = expression(types.int16, (_f32, _u16), _build_to_float16)

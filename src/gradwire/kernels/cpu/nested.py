@@ -1,14 +1,18 @@
-"""Nested dithered quantization in Numba, see `reference/nested.py`."""
+"""Nested dithered quantization in Numba."""
 
 from __future__ import annotations
 
 import numpy as np
 from torch import Tensor
 
-from gradwire.kernels.cpu.calls import array, key_words, spread
+from gradwire.kernels.cpu.calls import array, key_words
+from gradwire.kernels.cpu.compiler import jit
 from gradwire.kernels.cpu.dithered import round_block
-from gradwire.kernels.cpu.intrinsics import exact_level, jit, whole
-from gradwire.kernels.cpu.tiles import pack_tile, random_tile, unpack_tile, widen
+from gradwire.kernels.cpu.intrinsics import exact_level, whole
+from gradwire.kernels.cpu.pack import pack_tile, unpack_tile
+from gradwire.kernels.cpu.philox import random_tile
+from gradwire.kernels.cpu.threads import over_threads
+from gradwire.kernels.cpu.tiles import widen
 from gradwire.kernels.formats.layout import TILE, packed_nbytes
 from gradwire.key import Key
 
@@ -66,7 +70,6 @@ def quantize_nested(
     key: Key,
     offset: int = 0,
 ) -> None:
-    """See `reference.nested.quantize_nested`."""
     values, unit, words = array(x), array(units), key_words(key)
     packed, size = array(codes), block or max(x.numel(), TILE)
     levels = np.arange(256).astype(np.int8).astype(np.int64)
@@ -77,7 +80,7 @@ def quantize_nested(
         part_packed, counter = packed[packed_nbytes(start, width) :], (offset + start) // 8
         _quantize(part, part_unit, part_packed, places, width, size, words, counter)
 
-    spread(x.numel(), size, run)
+    over_threads(x.numel(), size, run)
 
 
 def add_nested(
@@ -94,7 +97,6 @@ def add_nested(
     offset: int = 0,
     weight: float = 1.0,
 ) -> None:
-    """See `reference.nested.add_nested`."""
     unit, packed, values = array(units), array(codes), array(total)
     words, size = key_words(key), block or max(total.numel(), TILE)
     part, share = np.float32(1 / (count * weight)), np.float32(weight)
@@ -107,4 +109,4 @@ def add_nested(
             part_unit, part_packed, target, part, share, ratio, scale, width, size, words, counter
         )  # fmt: skip
 
-    spread(total.numel(), size, run)
+    over_threads(total.numel(), size, run)

@@ -1,38 +1,14 @@
-"""The range float in Numba, see `reference/rangefloat.py`, and packing of codes above 8 bits."""
+"""Range floats in Numba."""
 
 from __future__ import annotations
 
 import numpy as np
 from torch import Tensor
 
-from gradwire.kernels.cpu.intrinsics import jit
-from gradwire.kernels.cpu.tiles import pack_tile, unpack_tile
+from gradwire.kernels.cpu.compiler import jit
+from gradwire.kernels.cpu.pack import pack_wide, unpack_wide
 from gradwire.kernels.formats.layout import TILE
 from gradwire.kernels.formats.rangefloat import half_eps, largest_code, num_positive
-
-
-@jit
-def pack_wide(codes, size, width, packed, octets):  # type: ignore[no-untyped-def]
-    """Pack a tile of uint16 codes: the low byte, then the rest; `octets` is room to work in."""
-    for i in range(size):
-        octets[i] = np.uint8(codes[i] & np.uint16(0xFF))
-    pack_tile(octets, size, min(width, 8), packed)
-    if width > 8:
-        for i in range(size):
-            octets[i] = np.uint8(codes[i] >> np.uint16(8))
-        pack_tile(octets, size, width - 8, packed[size:])
-
-
-@jit
-def unpack_wide(packed, size, width, codes, octets):  # type: ignore[no-untyped-def]
-    """The inverse of `pack_wide`."""
-    unpack_tile(packed, size, min(width, 8), octets)
-    for i in range(size):
-        codes[i] = np.uint16(octets[i])
-    if width > 8:
-        unpack_tile(packed[size:], size, width - 8, octets)
-        for i in range(size):
-            codes[i] |= np.uint16(octets[i]) << np.uint16(8)
 
 
 @jit
@@ -73,12 +49,10 @@ def _decode(packed, patterns, bits, shift, base, limit, top):  # type: ignore[no
 def range_float_encode(
     values: Tensor, codes: Tensor, *, bits: int, mantissa: int, base: int
 ) -> None:
-    """See `reference.rangefloat.range_float_encode`."""
     patterns, least = values.numpy().view(np.int32), half_eps(base, mantissa)
     _encode(patterns, codes.numpy(), bits, 23 - mantissa, base, least, num_positive(bits))
 
 
 def range_float_decode(codes: Tensor, out: Tensor, *, bits: int, mantissa: int, base: int) -> None:
-    """See `reference.rangefloat.range_float_decode`."""
     patterns, limit = out.numpy().view(np.int32), largest_code(mantissa)
     _decode(codes.numpy(), patterns, bits, 23 - mantissa, base, limit, num_positive(bits))

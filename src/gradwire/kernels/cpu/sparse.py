@@ -1,4 +1,4 @@
-"""Selection of the largest values and the coding of where they are, see `reference/sparse.py`.
+"""The largest values and the coding of where they are, in Numba.
 
 The threshold comes from two histograms, of the upper and of the lower half of the bit patterns:
 linear time, no sort, and exact. Floats without their sign order like their bit patterns.
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gradwire.kernels.cpu.intrinsics import jit, lowest_bit, magnitude_bits
-from gradwire.kernels.cpu.rangefloat import pack_wide, unpack_wide
+from gradwire.kernels.cpu.compiler import jit
+from gradwire.kernels.cpu.intrinsics import lowest_bit, magnitude_bits
+from gradwire.kernels.cpu.pack import pack_wide, unpack_wide
 from gradwire.kernels.formats.layout import TILE
 
 _BODY = np.uint32(0x7FFFFFFF)
@@ -40,7 +41,7 @@ def _rank(counts, count):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _select(patterns, count):  # type: ignore[no-untyped-def]
+def _find_threshold(patterns, count):  # type: ignore[no-untyped-def]
     upper = np.zeros((2, 1 << 15), np.int64)  # two, as equal neighbours wait for each other
     even, odd = upper[0], upper[1]
     for i in range(0, len(patterns) - 1, 2):
@@ -185,45 +186,37 @@ def _words(bitmap: Tensor) -> Any:
 
 
 def largest(x: Tensor) -> int:
-    """See `reference.sparse.largest`."""
     return int(_largest(x.numpy().view(np.int32)))
 
 
-def select(x: Tensor, count: int) -> tuple[int, int]:
-    """See `reference.sparse.select`."""
-    threshold, stop = _select(_patterns(x), count)
+def find_threshold(x: Tensor, count: int) -> tuple[int, int]:
+    threshold, stop = _find_threshold(_patterns(x), count)
     return int(threshold), int(stop)
 
 
 def compact(x: Tensor, bitmap: Tensor, kept: Tensor, *, threshold: int, stop: int) -> None:
-    """See `reference.sparse.compact`."""
     _compact(_patterns(x), _words(bitmap), _patterns(kept), np.uint32(threshold), stop)
 
 
 def expand(bitmap: Tensor, kept: Tensor, out: Tensor) -> None:
-    """See `reference.sparse.expand`."""
     _expand(_words(bitmap), kept.numpy(), out.numpy())
 
 
 def count_bits(bitmap: Tensor) -> int:
-    """See `reference.sparse.count_bits`."""
     return int(_count_bits(_words(bitmap)))
 
 
 def gap_sizes(bitmap: Tensor) -> list[int]:
-    """See `reference.sparse.gap_sizes`."""
     sums = np.zeros(16, np.int64)
     _gap_sizes(_words(bitmap), sums)
     return [int(size) for size in sums]
 
 
 def gap_encode(bitmap: Tensor, low: Tensor, unary: Tensor, *, rice: int) -> None:
-    """See `reference.sparse.gap_encode`."""
     _gap_encode(_words(bitmap), low.numpy(), _words(unary), rice)
 
 
 def gap_decode(
     low: Tensor, unary: Tensor, bitmap: Tensor, *, rice: int, count: int, numel: int
 ) -> bool:
-    """See `reference.sparse.gap_decode`."""
     return bool(_gap_decode(low.numpy(), _words(unary), _words(bitmap), rice, count, numel))

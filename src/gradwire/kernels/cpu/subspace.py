@@ -1,4 +1,4 @@
-"""Coefficients in a basis, and sums of its vectors, in Numba; see `reference/subspace.py`.
+"""Coefficients in a basis, and sums of its vectors, in Numba.
 
 Both are matrix products, blocked in the usual way: tiles of the result stay in registers while all
 vectors are added to them, from copies of both factors that lie in the order of use. Only the sums
@@ -16,8 +16,8 @@ from numba.core import cgutils as numba_cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from gradwire.kernels.cpu.intrinsics import jit
-from gradwire.kernels.cpu.tiles import sum_of_squares, tree_sum
+from gradwire.kernels.cpu.compiler import jit
+from gradwire.kernels.cpu.scales import sum_of_squares, tree_sum
 from gradwire.kernels.formats.layout import TILE
 
 cgutils: Any = numba_cgutils
@@ -32,7 +32,6 @@ _VECTOR = ir.VectorType(_F32, _LANES)
 
 
 def combine(basis: Tensor, coefficients: Tensor, base: Tensor, out: Tensor) -> None:
-    """As in the reference."""
     out.copy_(base)
     _combine(basis.numpy(), coefficients.numpy(), out.numpy())
 
@@ -40,7 +39,6 @@ def combine(basis: Tensor, coefficients: Tensor, base: Tensor, out: Tensor) -> N
 def project(
     slices: Tensor, mean: Tensor, basis: Tensor, coefficients: Tensor, energies: Tensor
 ) -> None:
-    """As in the reference."""
     arrays = (each.numpy() for each in (slices, mean, basis, coefficients, energies))
     _project(*arrays)
 
@@ -143,7 +141,7 @@ def _project(slices, mean, basis, coefficients, energies):  # type: ignore[no-un
                 _add_products(place, _LANES, centred.ctypes.data, TILE, 1, theirs, size)
         for row in range(rows):
             _store(sums, row, coefficients[:, first + row])
-            energies[first + row, 1] = _energy(sums, row, squares)
+            energies[first + row, 1] = _energy(sums, row, len(basis), squares)
 
 
 @jit
@@ -154,11 +152,11 @@ def _store(sums, row, out):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _energy(sums, row, lanes):  # type: ignore[no-untyped-def]
-    """The energy of the coefficients of one slice; `lanes` is room to work in."""
+def _energy(sums, row, rank, lanes):  # type: ignore[no-untyped-def]
+    """The energy of the `rank` coefficients of one slice; `lanes` is room to work in."""
     lanes[:_LANES] = 0
     for panel in range(len(sums)):
         part = sums[panel, row]
-        for lane in range(_LANES):
+        for lane in range(min(_LANES, rank - panel * _LANES)):
             lanes[lane] += np.float64(part[lane]) * np.float64(part[lane])
     return tree_sum(lanes, _LANES)

@@ -1,14 +1,17 @@
-"""Sums of packed codes, in Numba; see `reference/sums.py`."""
+"""Sums of packed codes in Numba."""
 
 from __future__ import annotations
 
 import numpy as np
 from torch import Tensor
 
-from gradwire.kernels.cpu.calls import array, spread
+from gradwire.kernels.cpu.calls import array
+from gradwire.kernels.cpu.compiler import jit
 from gradwire.kernels.cpu.fields import dither_words, store_levels
-from gradwire.kernels.cpu.intrinsics import add_code, high8, jit, level, low8, wide_level
-from gradwire.kernels.cpu.tiles import pack_tile, store_codes, unpack_tile
+from gradwire.kernels.cpu.intrinsics import add_code, high8, level, low8, wide_level
+from gradwire.kernels.cpu.pack import pack_tile, unpack_tile
+from gradwire.kernels.cpu.threads import over_threads
+from gradwire.kernels.cpu.tiles import store_codes
 from gradwire.kernels.formats.fields import Dither
 from gradwire.kernels.formats.layout import TILE, packed_nbytes
 
@@ -57,7 +60,6 @@ def _dequantize_sum(scales, total, out, width, zero, block, ratio, accumulate, d
 
 
 def add_packed(codes: Tensor, total: Tensor, *, numel: int, width: int, total_width: int) -> None:
-    """See `reference.sums.add_packed`."""
     if numel == 0:
         return
     rows, stride = codes.shape[0], codes.stride(0)
@@ -68,7 +70,7 @@ def add_packed(codes: Tensor, total: Tensor, *, numel: int, width: int, total_wi
         rest, into = packed_nbytes(start, width), packed_nbytes(start, total_width)
         _add_packed(flat[rest:], stride, rows, sums[into:], stop - start, width, total_width)
 
-    spread(numel, TILE, run)
+    over_threads(numel, TILE, run)
 
 
 def dequantize_sum(
@@ -84,7 +86,6 @@ def dequantize_sum(
     accumulate: bool = False,
     dither: Dither | None = None,
 ) -> None:
-    """See `reference.sums.dequantize_sum`."""
     scale, packed, values = array(scales), array(total), array(out)
     size, ratio = block or max(out.numel(), TILE), np.float32(weight / levels)
     zero = np.int32(terms * levels)
@@ -95,4 +96,4 @@ def dequantize_sum(
             width, zero, size, ratio, accumulate, dither_words(dither, start),
         )  # fmt: skip
 
-    spread(out.numel(), size, run)
+    over_threads(out.numel(), size, run)

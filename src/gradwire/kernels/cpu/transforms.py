@@ -1,4 +1,4 @@
-"""Orthonormal transforms of blocks in Numba, see `reference/transforms.py`.
+"""Orthonormal transforms of blocks in Numba.
 
 Eight blocks at a time are turned into rows, see `cpu/lanes.py`, and back at the end: the values of
 a transform are in L1 from its first butterfly to its last. A few blocks that are left over, and
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from gradwire.kernels.cpu.calls import array, spread
-from gradwire.kernels.cpu.intrinsics import jit
+from gradwire.kernels.cpu.calls import array
+from gradwire.kernels.cpu.compiler import jit
 from gradwire.kernels.cpu.lanes import (
     LANES,
     add_rows,
@@ -29,6 +29,7 @@ from gradwire.kernels.cpu.lanes import (
     split_fft,
     store_rows,
 )
+from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.twiddles import first_level, pieces, reversed_bits, tables
 
 _ROW = 4 * LANES
@@ -188,7 +189,6 @@ def _copy(values, edge, size, into):  # type: ignore[no-untyped-def]
 
 
 def transform(x: Tensor, out: Tensor, *, domain: str, block: int) -> None:
-    """See `reference.transforms.transform`."""
     _run(x, out, domain, block, False, 1.0, False)
 
 
@@ -201,7 +201,6 @@ def transform_back(
     weight: float = 1.0,
     accumulate: bool = False,
 ) -> None:
-    """See `reference.transforms.transform_back`."""
     _run(coefficients, out, domain, block, True, weight, accumulate)
 
 
@@ -220,4 +219,4 @@ def _run(
         def run(start: int, stop: int, plan=plan, source=source, target=target) -> None:  # type: ignore[no-untyped-def]
             _turn(source[start:stop], target[start:stop], plan, factor, accumulate)
 
-        spread(last - first, size, run)
+        over_threads(last - first, size, run)

@@ -7,9 +7,9 @@ last tile is padded with zeros to a multiple of 8 values. Inside a tile of T val
 - value i takes 16 random bits, the i-th half-word of T / 8 Philox outputs laid out plane by
   plane (all first words, all second words, ...), low half first; output j of the tile that
   starts at value p has counter word p / 8 + j;
-- a code of `width` bits is cut into fields of 8, 4, 2 and 1 bits, the widest lowest (7 is
-  4 + 2 + 1), and the fields of the tile are packed one kind after the other: byte k of the
-  T * w / 8 bytes of a w-bit field holds those of the values k, k + T * w / 8, ..., first lowest.
+- a code of `width` bits is cut into digits of 8, 4, 2 and 1 bits, the widest lowest (7 is
+  4 + 2 + 1), and the digits of the tile are packed one kind after the other: byte k of the
+  T * w / 8 bytes of a w-bit digit holds those of the values k, k + T * w / 8, ..., first lowest.
 
 Neighbouring values thus go to neighbouring bytes, and every loop is a long vector loop.
 """
@@ -27,12 +27,12 @@ MAX_SCALE = 2.0**127
 largest value is finite. So are the means of what any number of workers have sent."""
 
 
-def fields(width: int) -> list[tuple[int, int]]:
-    """(bits, how far from the lowest bit) of the fields of a code.
+def digits(width: int) -> list[tuple[int, int]]:
+    """(bits, how far from the lowest bit) of the digits of a code.
 
-    >>> fields(7)
+    >>> digits(7)
     [(4, 0), (2, 4), (1, 6)]
-    >>> fields(10)
+    >>> digits(10)
     [(8, 0), (2, 8)]
     """
     sizes = [8] * (width // 8) + [size for size in (4, 2, 1) if width & size]

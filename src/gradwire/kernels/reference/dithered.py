@@ -1,13 +1,4 @@
-"""Subtractive dither in plain torch: the definition of the kernels of DQSG.
-
-A value y in steps becomes q = floor(y + U), with U = r / 2^16 from the value's 16 random bits, and
-comes back as q - U + 1/2 - 2^-17. The error is then uniform on the 2^16 points -1/2 + 2^-17 to
-1/2 - 2^-17, whatever y is: its mean is exactly zero. Codes are q + zero, modulo 256.
-
-Codes of 8 bits lie one after the other, or in two *planes* of 4 bits, all low halves and then all
-high ones. With zero = 8 the high half of the codes of -8 to 7 is 0, and their low halves travel in
-pairs, which zstd codes better than single values.
-"""
+"""Subtractive dither in plain torch."""
 
 from __future__ import annotations
 
@@ -31,12 +22,6 @@ def quantize_dithered(
     key: Key,
     offset: int = 0,
 ) -> None:
-    """Round x / unit to one of -127 to 127 at random, up or down, and pack it in 8 bits.
-
-    Values beyond `MAX_SCALE` count as that.
-    Like `reference.quantize`, but for given steps instead of scales, so that the codes do not
-    depend on how many levels there are. A unit that is zero or NaN makes codes of `zero`.
-    """
     half = packed_nbytes(x.numel(), 4)
     for start, stop, rows, size in tiles.tiles(x.numel()):
         values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
@@ -74,11 +59,6 @@ def dequantize_dithered(
     weight: float = 1.0,
     accumulate: bool = False,
 ) -> None:
-    """Write, or add, weight * unit * (q - U + 1/2 - 2^-17) to `out` (float32).
-
-    In units of 2^-17 the bracket is an integer below 2^24, so float32 holds it exactly. `planes`
-    goes with `width` 8.
-    """
     ratio = torch.tensor(weight * 2.0**-17, dtype=torch.float32)
     for start, stop, rows, size in tiles.tiles(out.numel()):
         if planes:

@@ -1,8 +1,4 @@
-"""Elias's recursive code in plain Python: strings of bits, short and slow.
-
-P. Elias, "Universal codeword sets and representations of the integers", IEEE Trans. Inf. Theory
-21 (1975). Codes come one a byte, as `quantize` packs them at a width of 8; `levels` stands for 0.
-"""
+"""Elias's recursive code in plain Python: strings of bits, short and slow."""
 
 from __future__ import annotations
 
@@ -11,13 +7,11 @@ from torch import Tensor
 
 
 def elias_sizes(codes: Tensor, *, levels: int) -> tuple[int, int, int]:
-    """Nonzeros of `codes` (one a byte), and the bits of their sparse and of their dense code."""
     sparse, dense = _sparse_bits(codes, levels), _dense_bits(codes, levels)
     return int((codes != levels).count_nonzero()), len(sparse), len(dense)
 
 
 def elias_encode(codes: Tensor, out: Tensor, *, levels: int, sparse: bool) -> None:
-    """Write the sparse or dense Elias code of `codes` to `out`, the first bit highest."""
     bits = _sparse_bits(codes, levels) if sparse else _dense_bits(codes, levels)
     bits += "0" * (-len(bits) % 8)
     octets = [int(bits[i : i + 8], 2) for i in range(0, len(bits), 8)]
@@ -27,7 +21,6 @@ def elias_encode(codes: Tensor, out: Tensor, *, levels: int, sparse: bool) -> No
 def elias_decode(
     stream: Tensor, codes: Tensor, *, levels: int, sparse: bool, nonzeros: int
 ) -> bool:
-    """Fill `codes` from `stream`; False if it is not a whole code of exactly that many values."""
     bits = "".join(f"{octet:08b}" for octet in stream.tolist())
     codes.fill_(levels)
     at = 0

@@ -1,10 +1,4 @@
-"""Codes of a sign and an exponent, and their sum in the same kind of code, in plain torch.
-
-A code of `width` bits has its sign highest, and below it c from 0 to 2^(width - 1) - 1. Zero is
-c = 0; any other c stands for 2^(1 + headroom - c) of the scale, so the least magnitude has the
-largest c. One code goes up to the scale itself; `headroom` doublings are left above it, one for
-each time that codes are added.
-"""
+"""Codes of a sign and an exponent in plain torch."""
 
 from __future__ import annotations
 
@@ -16,6 +10,7 @@ from torch import Tensor
 from gradwire.kernels.formats.layout import packed_nbytes
 from gradwire.kernels.reference import tiles
 from gradwire.kernels.reference.pack import pack, unpack
+from gradwire.kernels.reference.scales import block_scales
 from gradwire.key import Key
 
 
@@ -31,14 +26,8 @@ def exp_quantize(
     key: Key,
     offset: int = 0,
 ) -> None:
-    """Round x / scale at random to the power of two below or above it, and pack its code.
-
-    16 random bits are added below the exponent of a float32, whose mantissa is rounded to 16
-    bits for it; a carry moves up to the next power. What is below the least magnitude is rounded
-    to it or to zero in the same way. `norm` is as in `quantize`.
-    """
     if norm is not None:
-        tiles.block_scales(x, scales, block=block, norm=norm)
+        block_scales(x, scales, block=block, norm=norm)
     most = (1 << width - 1) - 1
     for start, stop, rows, size in tiles.tiles(x.numel()):
         values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
@@ -66,7 +55,6 @@ def exp_dequantize(
     weight: float = 1.0,
     accumulate: bool = False,
 ) -> None:
-    """Write, or add, weight * scale * (what the code stands for) to `out` (float32)."""
     ratio = torch.tensor(weight, dtype=torch.float32)
     most = (1 << width - 1) - 1
     for start, stop, rows, size in tiles.tiles(out.numel()):
@@ -81,11 +69,6 @@ def exp_dequantize(
 
 
 def exp_reduce(into: Tensor, term: Tensor, *, width: int, key: Key, offset: int = 0) -> None:
-    """Replace the codes in `into` by codes of their sum with those in `term`, without bias.
-
-    With k the difference of the exponents, 2^-c (1 + 2^-k) is rounded to 2^-c or 2^-(c - 1), and
-    2^-c (1 - 2^-k) to 2^-c or 2^-(c + 1). Probabilities below 2^-16 count as none.
-    """
     most = (1 << width - 1) - 1
     for start, _, rows, size in tiles.tiles(8 * into.numel() // width):
         at, count = packed_nbytes(start, width), packed_nbytes(rows * size, width)

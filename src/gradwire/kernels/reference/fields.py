@@ -1,4 +1,4 @@
-"""Codes in fields that the network may add, in plain torch: the definition."""
+"""Codes in fields that the network may add, in plain torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch import Tensor
 from gradwire.kernels.formats.fields import WORD, Dither, num_words, words_per_tile
 from gradwire.kernels.formats.layout import MIN_SCALE
 from gradwire.kernels.reference import tiles
+from gradwire.kernels.reference.scales import block_scales
 from gradwire.key import Key
 
 
@@ -24,9 +25,8 @@ def quantize_fields(
     offset: int = 0,
     shift: int = 0,
 ) -> None:
-    """As `quantize`, but into fields of `width` bits of `words` (int32)."""
     if norm is not None:
-        tiles.block_scales(x, scales, block=block, norm=norm)
+        block_scales(x, scales, block=block, norm=norm)
     for start, stop, rows, size in tiles.tiles(x.numel()):
         values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
         scale = tiles.scale_of_values(scales, start, rows, size, block)
@@ -50,11 +50,6 @@ def dequantize_fields(
     accumulate: bool = False,
     dither: Dither | None = None,
 ) -> None:
-    """Write, or add, weight * scale / levels * (field - terms * levels) to `out` (float32).
-
-    With a `dither` the value between levels that it stands for takes the place of the level, but
-    where the scale is the least there is: such a block holds zeros, and they stay zeros.
-    """
     for start, stop, rows, size in tiles.tiles(out.numel()):
         at, count = num_words(start, width), rows * words_per_tile(size, width)
         field = _unpack(words[at : at + count].view(rows, -1), width)[:, :size]

@@ -1,4 +1,4 @@
-"""Means of floats in plain torch: the definition."""
+"""Means of floats in plain torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,6 @@ from gradwire.key import Key
 
 
 def mean_floats(rows: Tensor, out: Tensor, *, key: Key, offset: int = 0) -> None:
-    """Write the mean of `rows` (world, numel) to `out`, float32 or of the type of the rows.
-
-    They are added in their order in float64, so that no sum overflows before the mean does, and
-    the mean is rounded to float32. An `out` of 16 bits gets its two neighbours there at random,
-    by 16 random bits a value: exactly unbiased, but for subnormals of float16, whose fraction is
-    first rounded to 16 bits (a bias of at most 2^-17 of their distance).
-    """
     total = torch.zeros(out.numel(), dtype=torch.float64)
     for row in rows:
         total = total + row.double()

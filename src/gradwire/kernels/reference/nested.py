@@ -1,8 +1,4 @@
-"""Nested dithered quantization in plain torch: the definition of the kernels of NDQSG.
-
-A value in fine steps becomes q = floor(y + U) as in `reference/dithered.py`, but only its place in
-a coarse cell of `ratio` fine steps is kept: the code is (q + (ratio - 1) / 2) modulo `ratio`.
-"""
+"""Nested dithered quantization in plain torch."""
 
 from __future__ import annotations
 
@@ -27,11 +23,6 @@ def quantize_nested(
     key: Key,
     offset: int = 0,
 ) -> None:
-    """Write the place of x / unit, rounded at random, in its coarse cell.
-
-    At most 127 units from zero are told apart, and values beyond `MAX_SCALE` count as that. A unit
-    that is zero or NaN makes codes of q = 0.
-    """
     for start, stop, rows, size in tiles.tiles(x.numel()):
         values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
         unit = tiles.scale_of_values(units, start, rows, size, block)
@@ -56,12 +47,6 @@ def add_nested(
     offset: int = 0,
     weight: float = 1.0,
 ) -> None:
-    """Decode by the mean y of `count` vectors, and add `weight` times the result to `total`.
-
-    `total` is the sum of those vectors, of each of them `weight`. With s the place in the cell,
-    r = s - U + 1/2 - 2^-17 - alpha y / unit, and the result is
-    y + alpha unit (r - ratio round(r / ratio)); it is 0 where the unit is.
-    """
     numbers = (1 / (count * weight), alpha, weight, 1 / ratio)
     part, a, share, inverse = (torch.tensor(value, dtype=torch.float32) for value in numbers)
     for start, stop, rows, size in tiles.tiles(total.numel()):
@@ -74,5 +59,5 @@ def add_nested(
         y = so_far * part
         r = exact - y * (a / unit)
         value = y + (r - (r * inverse).round() * ratio) * (unit * a)
-        value = torch.where(unit == 0, 0.0, value)
-        total[start:stop] = (so_far + value * share).view(-1)[: stop - start]
+        added = torch.where(unit == 0, so_far, so_far + value * share)
+        total[start:stop] = added.view(-1)[: stop - start]

@@ -1,18 +1,18 @@
-"""Packing of codes in plain torch, as `formats/layout.py` has it; for all reference kernels."""
+"""Packing of codes in plain torch, as `formats/layout.py` has it."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from gradwire.kernels.formats.layout import fields, packed_nbytes
+from gradwire.kernels.formats.layout import digits, packed_nbytes
 from gradwire.kernels.reference.tiles import tiles
 
 
 def pack(code: Tensor, width: int) -> Tensor:
     """Tiles of codes (rows, size) to bytes."""
     packed = []
-    for bits, shift in fields(width):
+    for bits, shift in digits(width):
         part = ((code >> shift) & ((1 << bits) - 1)).view(code.shape[0], 8 // bits, -1)
         place = bits * torch.arange(8 // bits).view(-1, 1)
         packed.append((part << place).sum(1))  # bits: integers
@@ -23,7 +23,7 @@ def unpack(packed: Tensor, width: int) -> Tensor:
     """The inverse of `pack`, for `packed` of shape (rows, bytes of a tile)."""
     code = torch.zeros((), dtype=torch.int64)
     stride, start = packed.shape[1] // width, 0
-    for bits, shift in fields(width):
+    for bits, shift in digits(width):
         octets = packed[:, None, start : start + stride * bits].to(torch.int64)
         place = bits * torch.arange(8 // bits).view(-1, 1)
         part = (octets >> place) & ((1 << bits) - 1)

@@ -1,4 +1,4 @@
-"""The range float in plain torch; the format is in `formats/rangefloat.py`."""
+"""Range floats in plain torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from gradwire.kernels.reference.pack import pack_codes, unpack_codes
 def range_float_encode(
     values: Tensor, codes: Tensor, *, bits: int, mantissa: int, base: int
 ) -> None:
-    """Round finite float32 `values` to range floats of `bits` bits and pack them to `codes`."""
     shift, top = 23 - mantissa, num_positive(bits)
     magnitude = values.view(torch.int32).to(torch.int64) & 0x7FFFFFFF
     code = (((magnitude + (1 << shift - 1)) >> shift) - base + 1).clamp(1, top)
@@ -22,7 +21,6 @@ def range_float_encode(
 
 
 def range_float_decode(codes: Tensor, out: Tensor, *, bits: int, mantissa: int, base: int) -> None:
-    """Write the values of the first `out.numel()` range floats in `codes` to `out` (float32)."""
     shift, top = 23 - mantissa, num_positive(bits)
     code = unpack_codes(codes, out.numel(), bits)
     negative = code > top

@@ -1,12 +1,4 @@
-"""Selection of the largest values and the coding of where they are, in plain torch.
-
-A *bitmap* has bit i % 8 of byte i / 8 set if value i is kept; it is padded with zeros to a
-multiple of 8 bytes. *Gaps* say the same in Rice's code of the number g of dropped values before
-each kept one: the low `rice` bits of every g, packed as in `formats/layout.py`, and apart from them
-g >> rice in unary, as so many zeros and a one. That is within 1 % of the entropy if values are
-kept independently of each other, and shorter than the bitmap if fewer than about three in ten
-are.
-"""
+"""The largest values and the coding of where they are, in plain torch."""
 
 from __future__ import annotations
 
@@ -17,16 +9,10 @@ from gradwire.kernels.reference.pack import pack_codes, unpack_codes
 
 
 def largest(x: Tensor) -> int:
-    """The bit pattern of the largest magnitude; 0x7F800000 or more if it is not finite."""
     return int(_magnitudes(x).max()) if x.numel() else 0
 
 
-def select(x: Tensor, count: int) -> tuple[int, int]:
-    """(threshold, stop): which are the `count` largest magnitudes, 1 <= count <= numel.
-
-    They are the values before `stop` whose bit pattern without its sign is `threshold` or more,
-    and those from `stop` on where it is more. Of equal ones, the first are taken.
-    """
+def find_threshold(x: Tensor, count: int) -> tuple[int, int]:
     magnitudes = _magnitudes(x)
     threshold = magnitudes.sort(descending=True).values[count - 1]
     equal = (magnitudes == threshold).nonzero()[:, 0]
@@ -35,10 +21,6 @@ def select(x: Tensor, count: int) -> tuple[int, int]:
 
 
 def compact(x: Tensor, bitmap: Tensor, kept: Tensor, *, threshold: int, stop: int) -> None:
-    """Write the values that `select` has chosen to `kept`, in order, and where they are.
-
-    `kept` may be the start of `x`.
-    """
     before = torch.arange(x.numel()) < stop
     chosen = _magnitudes(x) > threshold - before.to(torch.int64)
     kept.copy_(x[chosen])
@@ -46,24 +28,20 @@ def compact(x: Tensor, bitmap: Tensor, kept: Tensor, *, threshold: int, stop: in
 
 
 def expand(bitmap: Tensor, kept: Tensor, out: Tensor) -> None:
-    """Add `kept` to the values of `out` (float32) that `bitmap` names; it names as many."""
     out[_read_bits(bitmap)[: out.numel()]] += kept
 
 
 def count_bits(bitmap: Tensor) -> int:
-    """How many values a bitmap names."""
     return int(_read_bits(bitmap).count_nonzero())
 
 
 def gap_sizes(bitmap: Tensor) -> list[int]:
-    """How many bits the unary part of the gaps takes, for `rice` from 0 to 15."""
     gaps = _gaps(_read_bits(bitmap))
     # bits: integers
     return [int((gaps >> rice).sum()) + gaps.numel() for rice in range(16)]
 
 
 def gap_encode(bitmap: Tensor, low: Tensor, unary: Tensor, *, rice: int) -> None:
-    """Write the gaps of `bitmap`; `unary` is padded like a bitmap."""
     gaps = _gaps(_read_bits(bitmap))
     pack_codes(gaps & ((1 << rice) - 1), low, rice)
     bits = torch.zeros(8 * unary.numel(), dtype=torch.bool)
@@ -74,7 +52,6 @@ def gap_encode(bitmap: Tensor, low: Tensor, unary: Tensor, *, rice: int) -> None
 def gap_decode(
     low: Tensor, unary: Tensor, bitmap: Tensor, *, rice: int, count: int, numel: int
 ) -> bool:
-    """Write the bitmap of `count` gaps; False if they are not such as `gap_encode` writes."""
     high = _gaps(_read_bits(unary))
     ends = _read_bits(unary)[-64:].any() if unary.numel() else True
     if high.numel() != count or not ends:

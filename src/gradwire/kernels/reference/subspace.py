@@ -15,14 +15,6 @@ LANES = 16
 def project(
     slices: Tensor, mean: Tensor, basis: Tensor, coefficients: Tensor, energies: Tensor
 ) -> None:
-    """Write the coefficients of slices - mean in `basis`, and the energies of both.
-
-    `slices` and `mean` are (slices, K), `basis` (d, K) and `coefficients` (d, slices), all float32;
-    `energies` (slices, 2), float64, gets the squared norms of slices - mean and of the
-    coefficients. As in `combine`, products are added in the order of the K values, each rounded
-    once. Squares are added by a halving tree over `TILE` values, these tiles one by one; those of
-    the coefficients `LANES` of them side by side, and these by a halving tree.
-    """
     centred = slices - mean
     total = torch.zeros(len(slices), len(basis))
     for values, weights in zip(centred.T, basis.T, strict=True):
@@ -39,12 +31,6 @@ def project(
 
 
 def combine(basis: Tensor, coefficients: Tensor, base: Tensor, out: Tensor) -> None:
-    """Write base + sum over j of coefficients[j] * basis[j] to `out`, in the order of j.
-
-    `basis` is (d, K), `coefficients` (d, slices), `base` and `out` (slices, K), all float32. A
-    matrix product adds in an order that depends on the machine; here the terms are added in this
-    order, each rounded once (a fused multiply-add), so that all ranks get the same bits.
-    """
     out.copy_(base)
     for vector, weights in zip(basis, coefficients, strict=True):
         out.copy_(_fused(weights[:, None], vector, out))

@@ -1,4 +1,4 @@
-"""Sums of packed codes, in plain torch: the definition."""
+"""Sums of packed codes in plain torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ from gradwire.kernels.reference.pack import pack_codes, unpack, unpack_codes
 
 
 def add_packed(codes: Tensor, total: Tensor, *, numel: int, width: int, total_width: int) -> None:
-    """The sums of the rows of `codes`, each of `numel` packed codes, packed in `total_width` bits.
-
-    What the last tile is padded with is added too.
-    """
     padded = -(-numel // 8) * 8
     # bits: integers
     sums = torch.stack([unpack_codes(packed, padded, width) for packed in codes]).sum(0)
@@ -36,7 +32,6 @@ def dequantize_sum(
     accumulate: bool = False,
     dither: Dither | None = None,
 ) -> None:
-    """As `dequantize_fields`, from packed sums of `width` bits."""
     for start, stop, rows, size in tiles.tiles(out.numel()):
         packed = total[packed_nbytes(start, width) :][: packed_nbytes(rows * size, width)]
         store_levels(

@@ -1,4 +1,4 @@
-"""What the reference kernels share: random bits, tiles, and the scales of blocks."""
+"""What the reference kernels share: tiles, the scales and the random bits of their values."""
 
 from __future__ import annotations
 
@@ -7,55 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gradwire.kernels.exact import sqrt, tree_sum
-from gradwire.kernels.formats.layout import MAX_SCALE, MIN_SCALE, TILE, num_blocks
+from gradwire.kernels.formats.layout import TILE
+from gradwire.kernels.reference.philox import philox
 from gradwire.key import Key
-
-_MASK = 0xFFFFFFFF
-
-
-def philox(counter: Tensor, key: Key) -> Tensor:
-    """Philox-4x32-7 [1]: four words for each counter word 0; shape (4, *counter.shape).
-
-    Seven rounds are the fewest that its authors found to pass BigCrush; encoding is a sixth
-    faster with them than with the usual ten.
-
-    [1] Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-    """
-    c1, c2, c3, k0, k1 = key.words()
-    c = [counter & _MASK, *(torch.full_like(counter, word) for word in (c1, c2, c3))]
-    for _ in range(7):
-        high0, low0 = _mulhilo(0xD2511F53, c[0])
-        high1, low1 = _mulhilo(0xCD9E8D57, c[2])
-        c = [high1 ^ c[1] ^ k0, low1, high0 ^ c[3] ^ k1, low0]
-        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
-    return torch.stack(c)
-
-
-def _mulhilo(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
-    """High and low word of a 32 x 32 bit product, by halves so that int64 does not overflow."""
-    low = a * (b & 0xFFFF)
-    high = a * (b >> 16) + (low >> 16)
-    return high >> 16, (high << 16 | low & 0xFFFF) & _MASK
-
-
-def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> None:
-    """Write the "max" or "l2" norm of each block of `x` to `scales`; NaN if it holds inf or NaN.
-
-    Norms are kept from `MIN_SCALE` to `MAX_SCALE`.
-    The l2 norm is defined to the last bit: squares in float64, a halving tree over the values
-    of a tile, and another over the tiles of a block.
-    """
-    if not x.numel():
-        return
-    rows, size = num_blocks(x.numel(), block), block or -(-x.numel() // TILE) * TILE
-    values = padded(x.float(), rows * size).view(rows, -1, min(size, TILE))
-    if norm == "max":
-        scale = values.abs().amax((1, 2))
-    else:
-        scale = sqrt(tree_sum(tree_sum(values.double().square()))).float()
-    finite = values.isfinite().all(2).all(1)
-    scales.copy_(torch.where(finite, scale.clamp(MIN_SCALE, MAX_SCALE), torch.nan))
 
 
 def padded(x: Tensor, size: int) -> Tensor:

@@ -1,12 +1,7 @@
-r"""Orthonormal transforms of blocks, in plain torch: the definition.
+"""Orthonormal transforms of blocks in plain torch, in steps that define every bit.
 
-With B values x in a block, a power of two, and F_k = sum_j x_j exp(-2 pi i j k / B):
-
-    fft    c = sqrt(2 / B) (F_0 / sqrt(2), Re F_1, Im F_1, Re F_2, ..., F_{B/2} / sqrt(2))
-    dct    c_k = s_k sum_j x_j cos(pi (2 j + 1) k / (2 B)), s_0 = 1 / sqrt(B), else sqrt(2 / B)
-
-What is left after the last whole block is cut into falling powers of two, each transformed alone.
-Defined to the last bit: sums, differences and products of float32, each rounded, in this order.
+Sums, differences and products of float32, each rounded, in this order, for B values x of a block
+whose spectrum is F (`protocol/transforms.py`):
 
 1. B / 2 complex numbers z_j = x_2j + i x_2j+1; for the dct, of x_0, x_2, ..., x_3, x_1 [1].
 2. Their transform Z, decimated in time: places in the order of reversed bits, plain butterflies of
@@ -15,7 +10,6 @@ Defined to the last bit: sums, differences and products of float32, each rounded
 4. Scales; for the dct a turn by a quarter sample, w_k F_k = c_k - i c_{B-k}.
 
 Back, these steps are undone from the last to the first; a transform of the conjugate is an inverse.
-All NaN are one NaN.
 
 [1] J. Makhoul, "A fast cosine transform in one and two dimensions", IEEE Trans. ASSP 28 (1980).
 """
@@ -32,7 +26,6 @@ Pair = tuple[Tensor, Tensor]
 
 
 def transform(x: Tensor, out: Tensor, *, domain: str, block: int) -> None:
-    """Write the coefficients of the blocks of `x` (float32), "fft" or "dct", to `out`."""
     for start, stop, size in pieces(x.numel(), block):
         rows = x[start:stop].view(-1, size)
         done = rows if size == 1 else _forward(rows, tables(size), domain == "dct")
@@ -48,7 +41,6 @@ def transform_back(
     weight: float = 1.0,
     accumulate: bool = False,
 ) -> None:
-    """Write, or add, `weight` times the values with these `coefficients` to `out` (float32)."""
     factor = torch.tensor(weight, dtype=torch.float32)
     for start, stop, size in pieces(coefficients.numel(), block):
         rows = coefficients[start:stop].view(-1, size)

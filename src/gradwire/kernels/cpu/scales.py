@@ -1,0 +1,105 @@
+"""The scales of blocks in Numba. The maximum is taken over bit patterns, as integers."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from gradwire.kernels.cpu.calls import NORMS, array
+from gradwire.kernels.cpu.compiler import jit
+from gradwire.kernels.cpu.intrinsics import as_float, magnitude_bits
+from gradwire.kernels.cpu.threads import over_threads
+from gradwire.kernels.cpu.tiles import load_tile, widen
+from gradwire.kernels.formats.layout import MAX_SCALE, MIN_SCALE, TILE
+
+_INF_BITS = np.int32(0x7F800000)
+_NAN = np.float32(np.nan)
+_TINY, _HUGE = np.float32(MIN_SCALE), np.float32(MAX_SCALE)
+
+
+@jit
+def _max_bits(tile):  # type: ignore[no-untyped-def]
+    """The largest magnitude, as bits: inf and NaN come out on top."""
+    bits = tile.view(np.int32)
+    top = np.int32(0)
+    for i in range(len(bits)):
+        top = max(top, magnitude_bits(bits[i]))
+    return top
+
+
+@jit
+def tree_sum(values, size):  # type: ignore[no-untyped-def]
+    """Sum of values[:size], size a power of two, by halves; they are overwritten."""
+    while size > 1:
+        size //= 2
+        for i in range(size):
+            values[i] += values[size + i]
+    return values[0]
+
+
+@jit
+def sum_of_squares(part, squares):  # type: ignore[no-untyped-def]
+    """As many values as a power of two; `squares` is room to work in."""
+    for i in range(len(part)):
+        squares[i] = np.float64(part[i]) * np.float64(part[i])
+    return tree_sum(squares, len(part))
+
+
+@jit
+def _scale(top, l2, square):  # type: ignore[no-untyped-def]
+    """The scale of a block from the bits of its maximum, or from its sum of squares."""
+    if top >= _INF_BITS:
+        return _NAN
+    scale = np.float32(np.sqrt(square)) if l2 else as_float(np.int32(top))
+    return min(max(scale, _TINY), _HUGE)
+
+
+@jit
+def scales_in_tile(tile, count, block, l2, scales, squares):  # type: ignore[no-untyped-def]
+    """The scales of the blocks of one tile; `squares` is room to work in."""
+    for b in range(-(-count // block)):
+        part = tile[b * block : (b + 1) * block]
+        square = sum_of_squares(part, squares) if l2 else 0.0
+        scales[b] = _scale(_max_bits(part), l2, square)
+
+
+@jit
+def scale_of_tiles(x, start, stop, l2, tile):  # type: ignore[no-untyped-def]
+    """The scale of one block of several tiles."""
+    squares = np.empty(TILE, np.float64)
+    size = 1
+    while size < -(-(stop - start) // TILE):
+        size *= 2
+    sums = np.zeros(size, np.float64)
+    top = np.int32(0)
+    for t in range(-(-(stop - start) // TILE)):
+        at = start + t * TILE
+        widen(x, at, min(at + TILE, stop), tile)
+        top = max(top, _max_bits(tile))
+        if l2:
+            sums[t] = sum_of_squares(tile, squares)
+    return _scale(top, l2, tree_sum(sums, size) if l2 else 0.0)
+
+
+@jit
+def _block_scales(x, scales, block, norm):  # type: ignore[no-untyped-def]
+    room, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
+    if block > TILE:
+        for b in range(-(-len(x) // block)):
+            stop = min((b + 1) * block, len(x))
+            scales[b] = scale_of_tiles(x, b * block, stop, norm == 2, room)
+        return
+    for at in range(0, len(x), TILE):
+        stop = min(at + TILE, len(x))
+        tile = load_tile(x, at, stop, room)
+        scales_in_tile(tile, stop - at, block, norm == 2, scales[at // block :], squares)
+
+
+def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> None:
+    values, out = array(x), array(scales)
+    size = block or max(x.numel(), TILE)
+
+    def run(start: int, stop: int) -> None:
+        _block_scales(values[start:stop], out[start // size :], size, NORMS[norm])
+
+    over_threads(x.numel(), size, run)

@@ -1,0 +1,34 @@
+"""What a backend has to offer: the signature and the meaning of every kernel.
+
+One file an operation. Each backend implements it in its file of the same name.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gradwire.kernels.protocol.dithered import Dithered
+from gradwire.kernels.protocol.elias import Elias
+from gradwire.kernels.protocol.exponential import Exponential
+from gradwire.kernels.protocol.fields import Fields
+from gradwire.kernels.protocol.floats import Floats
+from gradwire.kernels.protocol.nested import Nested
+from gradwire.kernels.protocol.philox import Philox
+from gradwire.kernels.protocol.quantize import Quantize
+from gradwire.kernels.protocol.rangefloat import RangeFloat
+from gradwire.kernels.protocol.scales import Scales
+from gradwire.kernels.protocol.sparse import Sparse
+from gradwire.kernels.protocol.subspace import Subspace
+from gradwire.kernels.protocol.sums import Sums
+from gradwire.kernels.protocol.transforms import Transforms
+
+
+class Kernels(
+    Philox, Scales, Quantize, Dithered, Nested, Exponential, Fields, Sums, Floats, RangeFloat,
+    Elias, Sparse, Subspace, Transforms, Protocol,
+):  # fmt: skip
+    """Every kernel; a backend is a module with these functions.
+
+    Kernels write to memory that the caller gives them. Vectors have one dimension and are
+    contiguous; codes and bitmaps are uint8.
+    """

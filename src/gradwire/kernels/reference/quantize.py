@@ -1,0 +1,74 @@
+"""Stochastic rounding to levels of a scale in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels.formats.layout import packed_nbytes
+from gradwire.kernels.reference import tiles
+from gradwire.kernels.reference.pack import pack, unpack
+from gradwire.kernels.reference.scales import block_scales
+from gradwire.key import Key
+
+
+def quantize(
+    x: Tensor,
+    scales: Tensor,
+    codes: Tensor,
+    *,
+    levels: int,
+    width: int,
+    block: int | None,
+    norm: str | None,
+    key: Key,
+    offset: int = 0,
+    shift: int = 0,
+) -> None:
+    if norm is not None:
+        block_scales(x, scales, block=block, norm=norm)
+    for start, stop, rows, size in tiles.tiles(x.numel()):
+        values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
+        scale = tiles.scale_of_values(scales, start, rows, size, block)
+        dither = (tiles.half_words((offset + start) // 8, rows, size, key) + shift) & 0xFFFF
+        packed = pack(tiles.stochastic_code(values, scale, dither, levels), width)
+        at = packed_nbytes(start, width)
+        codes[at : at + packed.numel()] = packed
+
+
+def dequantize(
+    scales: Tensor,
+    codes: Tensor,
+    out: Tensor,
+    *,
+    levels: int,
+    width: int,
+    block: int | None,
+    weight: float = 1.0,
+    accumulate: bool = False,
+) -> None:
+    ratio = torch.tensor(weight / levels, dtype=torch.float32)
+    for start, stop, rows, size in tiles.tiles(out.numel()):
+        packed = codes[packed_nbytes(start, width) :][: packed_nbytes(rows * size, width)]
+        level = (unpack(packed.view(rows, -1), width) - levels).float()
+        values = level * (tiles.scale_of_values(scales, start, rows, size, block) * ratio)
+        values = values.view(-1)[: stop - start]
+        out[start:stop] = out[start:stop] + values if accumulate else values
+
+
+def dequantize_mean(
+    scales: Sequence[Tensor],
+    codes: Sequence[Tensor],
+    out: Tensor,
+    *,
+    levels: int,
+    width: int,
+    block: int | None,
+) -> None:
+    for i, (scale, packed) in enumerate(zip(scales, codes, strict=True)):
+        dequantize(
+            scale, packed, out, levels=levels, width=width, block=block, weight=1 / len(scales),
+            accumulate=i > 0,
+        )  # fmt: skip

@@ -1,0 +1,549 @@
+"""Awkward calls of every kernel: a table over `Kernels`, whose tests are in `test_kernels.py`.
+
+A function here has the name of the kernel that it is for. Given a length and a type of floats, it
+yields calls of that kernel; whoever runs one copies its arguments first. What is written to is
+soiled before, so that values that a backend leaves out are seen. Inputs that only another kernel
+can make are made by `cpu`.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gradwire.kernels import cpu
+from gradwire.kernels.formats.fields import Dither, field_width, num_words
+from gradwire.kernels.formats.layout import MIN_SCALE, num_blocks, packed_nbytes
+from gradwire.kernels.formats.rangefloat import fitted_base, largest_code, num_positive
+from gradwire.kernels.reference.pack import pack_codes
+from gradwire.key import Key
+
+KEY = Key(seed=0x1234567890ABCDEF, step=7, tensor=3, rank=2, hop=1)
+LENGTHS = [0, 1, 7, 8, 9, 63, 64, 65, 511, 512, 513, 1500, 5003]
+BLOCKS = [8, 64, 512, 1024, None]
+FLOATS = [torch.float32, torch.float16, torch.bfloat16]
+WIDTHS = range(2, 9)
+
+
+class Call(NamedTuple):
+    """The arguments of one call."""
+
+    args: tuple[Any, ...]
+    how: dict[str, Any]
+
+
+class Row(NamedTuple):
+    """The calls of one kernel, and the types of floats that it takes."""
+
+    calls: Callable[[int, torch.dtype], Iterator[Call]]
+    dtypes: list[torch.dtype]
+
+
+TABLE: dict[str, Row] = {}
+
+
+def float32_only(calls):
+    TABLE[calls.__name__] = Row(calls, FLOATS[:1])
+    return calls
+
+
+def every_float(calls):
+    TABLE[calls.__name__] = Row(calls, FLOATS)
+    return calls
+
+
+def call(*args, **how):
+    return Call(args, how)
+
+
+# Values.
+
+
+def random(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def finite(numel, dtype=torch.float32, seed=0):
+    """Values of many magnitudes, with zeros of both signs and a subnormal among them."""
+    return _finite(numel, seed).to(dtype, copy=True)
+
+
+@lru_cache(64)
+def _finite(numel, seed):
+    magnitudes = 10 ** (-5 * torch.rand(numel, generator=random(seed)))
+    x = torch.randn(numel, generator=random(seed + 1)) * magnitudes
+    x[16::17], x[8::17], x[5:6] = 0, -0.0, 1e-41
+    return x
+
+
+def spoilt(numel, dtype=torch.float32, seed=0):
+    """The same with inf and NaN, one in each of some blocks, and a block of zeros."""
+    x = finite(numel, dtype, seed)
+    x[300:301], x[555:556], x[1100:1101] = torch.inf, -torch.inf, torch.nan
+    x[64:128] = 0
+    return x
+
+
+def huge(numel, dtype=torch.float32):
+    """Values up to the largest there is."""
+    top = torch.finfo(dtype).max
+    x = finite(numel).clamp(-1, 1).double() * top
+    x[3:4], x[4:5] = top, -top
+    return x.to(dtype)
+
+
+def vectors(numel, dtype=torch.float32):
+    yield finite(numel, dtype)
+    if numel > 500:
+        yield spoilt(numel, dtype)
+    if numel > 100:
+        yield huge(numel, dtype)
+
+
+def soiled(*shape, dtype=torch.float32):
+    return torch.full(shape, 165 if dtype == torch.uint8 else -77, dtype=dtype)
+
+
+def octets(numel, width, seed=0):
+    """Packed codes of any value at all."""
+    nbytes = packed_nbytes(numel, width)
+    return torch.randint(0, 256, (nbytes,), generator=random(seed), dtype=torch.uint8)
+
+
+def codes_up_to(top, numel, width, seed=0):
+    """Packed codes from 0 to `top`, those of the padding included."""
+    padded = -(-numel // 8) * 8
+    codes = torch.randint(0, top + 1, (padded,), generator=random(seed))
+    packed = torch.empty(packed_nbytes(numel, width), dtype=torch.uint8)
+    pack_codes(codes, packed, width)
+    return packed
+
+
+def scales_for(numel, block, seed=1):
+    """Scales of blocks, with a NaN, the least one and large ones among them."""
+    scales = torch.rand(num_blocks(numel, block), generator=random(seed)) + 0.01
+    scales[2::7], scales[3::7], scales[5::7] = torch.nan, MIN_SCALE, 1e30
+    return scales
+
+
+def units_for(x, block, levels):
+    """Steps of blocks: 0 for blocks of zeros, and NaN for those that are not finite."""
+    peaks = torch.empty(num_blocks(x.numel(), block))
+    cpu.block_scales(x, peaks, block=block, norm="max")
+    return torch.where(peaks <= MIN_SCALE, 0.0, peaks / levels)
+
+
+def bitmap_nbytes(numel):
+    return 8 * -(-numel // 64)
+
+
+def bitmaps(numel):
+    for density in (0.0, 0.002, 0.1, 0.5, 1.0):
+        bits = torch.rand(numel, generator=random(5)) < density
+        padded = torch.nn.functional.pad(bits, (0, 8 * bitmap_nbytes(numel) - numel))
+        yield torch.from_numpy(np.packbits(padded.numpy(), bitorder="little"))
+
+
+def some(ways, dtype):
+    """All of them for float32; a third for floats of 16 bits, which are only read differently."""
+    return ways if dtype == torch.float32 else ways[::3]
+
+
+STORES = [{}, {"weight": -1 / 3, "accumulate": True}]
+
+
+# Random bits, scales, and codes of levels.
+
+
+@float32_only
+def philox(numel, dtype):
+    counters = torch.randint(0, 2**32, (numel,), generator=random(0))
+    for counter, key in itertools.product((counters, counters.view(-1, 1)), (KEY, Key())):
+        yield call(counter, key)
+
+
+@every_float
+def block_scales(numel, dtype):
+    for x, block, norm in itertools.product(vectors(numel, dtype), BLOCKS, ("max", "l2")):
+        yield call(x, soiled(num_blocks(numel, block)), block=block, norm=norm)
+
+
+@every_float
+def quantize(numel, dtype):
+    for width, block in itertools.product(some(WIDTHS, dtype), BLOCKS):
+        levels = 2 ** (width - 1) - 1
+        how = {"levels": levels, "width": width, "block": block, "key": KEY, "offset": 1024}
+        codes = soiled(packed_nbytes(numel, width), dtype=torch.uint8)
+        for x, norm in itertools.product(vectors(numel, dtype), ("max", "l2")):
+            yield call(x, soiled(num_blocks(numel, block)), codes, norm=norm, **how)
+        x, scales = finite(numel, dtype), scales_for(numel, block)
+        yield call(x, scales, codes, norm=None, shift=40_000, **how)
+
+
+@float32_only
+def dequantize(numel, dtype):
+    for width, block, store in itertools.product(WIDTHS, BLOCKS, STORES):
+        how = {"levels": 2 ** (width - 1) - 1, "width": width, "block": block, **store}
+        yield call(scales_for(numel, block), octets(numel, width), soiled(numel), **how)
+
+
+@float32_only
+def dequantize_mean(numel, dtype):
+    for width, block, count in itertools.product(WIDTHS, BLOCKS, range(1, 5)):
+        how = {"levels": 2 ** (width - 1) - 1, "width": width, "block": block}
+        scales = [scales_for(numel, block, seed) for seed in range(count)]
+        codes = [octets(numel, width, seed) for seed in range(count)]
+        yield call(scales, codes, soiled(numel), **how)
+
+
+# Subtractive dither, nested, and exponents.
+
+
+@every_float
+def quantize_dithered(numel, dtype):
+    codes = soiled(packed_nbytes(numel, 8), dtype=torch.uint8)
+    for x, block, zero, planes in itertools.product(
+        vectors(numel, dtype), BLOCKS, (8, 127), (False, True)
+    ):
+        how = {"zero": zero, "planes": planes, "block": block, "key": KEY, "offset": 1024}
+        yield call(x, units_for(x, block, 127), codes, **how)
+
+
+@float32_only
+def dequantize_dithered(numel, dtype):
+    for width, block, store in itertools.product(WIDTHS, BLOCKS, STORES):
+        how = {"width": width, "block": block, "key": KEY, "offset": 512, **store}
+        for zero, planes in ((2 ** (width - 1) - 1, False), (8, True)):
+            if width == 8 or not planes:
+                units, codes = scales_for(numel, block), octets(numel, width)
+                yield call(units, codes, soiled(numel), zero=zero, planes=planes, **how)
+
+
+NESTED = [(3, 2), (5, 3), (15, 4), (251, 8)]
+"""(ratio, width)"""
+
+
+@every_float
+def quantize_nested(numel, dtype):
+    for (ratio, width), block in itertools.product(NESTED, BLOCKS):
+        how = {"ratio": ratio, "width": width, "block": block, "key": KEY, "offset": 512}
+        codes = soiled(packed_nbytes(numel, width), dtype=torch.uint8)
+        for x in vectors(numel, dtype):
+            yield call(x, units_for(x, block, 7), codes, **how)
+
+
+@float32_only
+def add_nested(numel, dtype):
+    for (ratio, width), block in itertools.product(NESTED, BLOCKS):
+        how = {"ratio": ratio, "width": width, "block": block, "key": KEY, "offset": 512}
+        x = spoilt(numel)
+        units, codes = units_for(x, block, 7), codes_up_to(ratio - 1, numel, width)
+        total = finite(numel, seed=1)
+        total[2000:2001] = torch.nan
+        for weight in (1.0, 0.2):
+            yield call(units, codes, total, count=3, alpha=0.9, weight=weight, **how)
+
+
+EXPONENTIAL = [(2, 0), (3, 1), (4, 2), (4, 6), (5, 3), (6, 0), (7, 1), (8, 10)]
+"""(width, headroom)"""
+
+
+@every_float
+def exp_quantize(numel, dtype):
+    for (width, headroom), block in itertools.product(some(EXPONENTIAL, dtype), BLOCKS):
+        how = {"width": width, "headroom": headroom, "block": block, "key": KEY, "offset": 1024}
+        codes = soiled(packed_nbytes(numel, width), dtype=torch.uint8)
+        for x, norm in itertools.product(vectors(numel, dtype), ("max", "l2")):
+            yield call(x, soiled(num_blocks(numel, block)), codes, norm=norm, **how)
+        yield call(finite(numel, dtype), scales_for(numel, block), codes, norm=None, **how)
+
+
+@float32_only
+def exp_dequantize(numel, dtype):
+    for (width, headroom), block, store in itertools.product(EXPONENTIAL, BLOCKS, STORES):
+        how = {"width": width, "headroom": headroom, "block": block, **store}
+        yield call(scales_for(numel, block), octets(numel, width), soiled(numel), **how)
+
+
+@float32_only
+def exp_reduce(numel, dtype):
+    for width in WIDTHS:
+        into, term = (octets(numel, width, seed) for seed in range(2))
+        yield call(into, term, width=width, key=KEY, offset=512)
+        yield call(into, into.clone(), width=width, key=KEY)
+
+
+# Sums.
+
+SUMS = [(1, 1), (1, 3), (7, 2), (7, 4), (7, 18), (7, 19), (127, 2), (127, 64), (127, 200)]
+"""(levels, terms): of up to 16 bits, some just below a byte and some just above."""
+WIDE = (127, 1 << 23)
+"""The widest field, a word."""
+
+
+@every_float
+def quantize_fields(numel, dtype):
+    for (levels, terms), block in itertools.product(some([*SUMS, WIDE], dtype), BLOCKS):
+        width = field_width(levels, terms)
+        how = {"levels": levels, "width": width, "block": block, "key": KEY, "offset": 1024}
+        words = soiled(num_words(numel, width), dtype=torch.int32)
+        for x, norm in itertools.product(vectors(numel, dtype), ("max", "l2")):
+            yield call(x, soiled(num_blocks(numel, block)), words, norm=norm, **how)
+        x, scales = finite(numel, dtype), scales_for(numel, block)
+        yield call(x, scales, words, norm=None, shift=40_000, **how)
+
+
+def dithers(terms):
+    return None, Dither(KEY, 1024, terms, 777, 65_536 - terms)
+
+
+@float32_only
+def dequantize_fields(numel, dtype):
+    for (levels, terms), block in itertools.product([*SUMS, WIDE], BLOCKS):
+        how = {"levels": levels, "width": field_width(levels, terms), "block": block}
+        scales, x = scales_for(numel, block), finite(numel)
+        words = torch.empty(num_words(numel, how["width"]), dtype=torch.int32)
+        cpu.quantize_fields(x, scales.clone(), words, norm="max", key=KEY, **how)
+        words *= terms  # the sum of what so many workers send who have the same
+        for store, dither in itertools.product(STORES, dithers(terms)):
+            yield call(scales, words, soiled(numel), terms=terms, dither=dither, **how, **store)
+
+
+@float32_only
+def add_packed(numel, dtype):
+    for levels, terms in SUMS:
+        width, total_width = field_width(levels, 1), field_width(levels, terms)
+        nbytes = packed_nbytes(numel, width)
+        codes = soiled(terms, nbytes + 24, dtype=torch.uint8)[:, 8 : 8 + nbytes]
+        for seed, row in enumerate(codes):
+            row.copy_(codes_up_to(2 * levels, numel, width, seed))
+        total = soiled(packed_nbytes(numel, total_width), dtype=torch.uint8)
+        yield call(codes, total, numel=numel, width=width, total_width=total_width)
+
+
+@float32_only
+def dequantize_sum(numel, dtype):
+    for (levels, terms), block in itertools.product(SUMS, BLOCKS):
+        width = field_width(levels, terms)
+        how = {"levels": levels, "width": width, "block": block, "terms": terms}
+        for store, dither in itertools.product(STORES, dithers(terms)):
+            scales, total = scales_for(numel, block), octets(numel, width)
+            yield call(scales, total, soiled(numel), dither=dither, **how, **store)
+
+
+@every_float
+def mean_floats(numel, dtype):
+    for count in (1, 2, 5):
+        rows = soiled(count, numel + 16, dtype=dtype)[:, 8 : 8 + numel]
+        for x in (finite, spoilt, huge):
+            for seed, row in enumerate(rows):
+                row.copy_(x(numel, dtype) if x is huge else x(numel, dtype, seed))
+            rows[-1, 300:301] = torch.inf
+            for out_dtype in {dtype, torch.float32}:
+                yield call(rows.clone(), soiled(numel, dtype=out_dtype), key=KEY, offset=1024)
+        yield call(rows, soiled(numel, dtype=dtype), key=KEY)
+
+
+# Range floats and Elias's code.
+
+RANGE_FLOATS = [
+    (bits, m) for bits in (3, 6, 8, 9, 10, 13, 16) for m in range(max(1, bits - 8), bits - 1)
+]
+
+
+@float32_only
+def range_float_encode(numel, dtype):
+    for x, (bits, mantissa) in itertools.product((finite(numel), huge(numel)), RANGE_FLOATS):
+        base = fitted_base(cpu.largest(x), bits=bits, mantissa=mantissa)
+        codes = soiled(packed_nbytes(numel, bits), dtype=torch.uint8)
+        yield call(x, codes, bits=bits, mantissa=mantissa, base=base)
+
+
+@float32_only
+def range_float_decode(numel, dtype):
+    for bits, mantissa in RANGE_FLOATS:
+        most = largest_code(mantissa) - num_positive(bits) + 1
+        for base in {1, most // 2, most} - {0}:
+            codes = octets(numel, bits)
+            yield call(codes, soiled(numel), bits=bits, mantissa=mantissa, base=base)
+
+
+def bytes_of_levels(numel):
+    """(levels, codes): from none to all are not zero, and two that are far from each other."""
+    for levels, density in itertools.product((1, 2, 7, 127), (0.0, 0.01, 0.3, 1.0, None)):
+        codes = torch.randint(0, 2 * levels + 1, (numel,), generator=random(levels))
+        keep = torch.rand(numel, generator=random(1)) < (density or 0.0)
+        if density is None:
+            keep[:1], keep[-1:], codes[:1], codes[-1:] = True, True, 0, 2 * levels
+        yield levels, torch.where(keep, codes, levels).to(torch.uint8)
+
+
+@float32_only
+def elias_sizes(numel, dtype):
+    for levels, codes in bytes_of_levels(numel):
+        yield call(codes, levels=levels)
+
+
+def elias_streams(numel):
+    for levels, codes in bytes_of_levels(numel):
+        nonzeros, sparse_bits, dense_bits = cpu.elias_sizes(codes, levels=levels)
+        for sparse, size in ((True, sparse_bits), (False, dense_bits)):
+            stream = soiled(-(-size // 8), dtype=torch.uint8)
+            yield codes, stream, {"levels": levels, "sparse": sparse}, nonzeros
+
+
+@float32_only
+def elias_encode(numel, dtype):
+    for codes, stream, how, _ in elias_streams(numel):
+        yield call(codes, stream, **how)
+
+
+@float32_only
+def elias_decode(numel, dtype):
+    for codes, stream, how, nonzeros in elias_streams(numel):
+        cpu.elias_encode(codes, stream, **how)
+        longer = torch.cat((stream, stream.new_zeros(1)))
+        for given in (stream, stream[:-1], longer):
+            yield call(given, torch.zeros_like(codes), nonzeros=nonzeros, **how)
+
+
+# The largest values, and where they are.
+
+
+def chosen(numel):
+    """(values, how many of them are kept), with many of the same magnitude in some."""
+    counts = sorted({1, -(-numel // 10), -(-numel // 2), numel}) if numel else []
+    yield from itertools.product((*vectors(numel), finite(numel).round()), counts)
+
+
+@float32_only
+def largest(numel, dtype):
+    for x in vectors(numel):
+        yield call(x)
+
+
+@float32_only
+def find_threshold(numel, dtype):
+    for x, count in chosen(numel):
+        yield call(x, count)
+
+
+@float32_only
+def compact(numel, dtype):
+    for x, count in chosen(numel):
+        threshold, stop = cpu.find_threshold(x, count)
+        bitmap = soiled(bitmap_nbytes(numel), dtype=torch.uint8)
+        for kept in (soiled(count), x[:count]):
+            yield call(x, bitmap, kept, threshold=threshold, stop=stop)
+
+
+@float32_only
+def expand(numel, dtype):
+    for bitmap in bitmaps(numel):
+        yield call(bitmap, finite(cpu.count_bits(bitmap)), soiled(numel))
+
+
+@float32_only
+def count_bits(numel, dtype):
+    for bitmap in bitmaps(numel):
+        yield call(bitmap)
+
+
+@float32_only
+def gap_sizes(numel, dtype):
+    for bitmap in bitmaps(numel):
+        yield call(bitmap)
+
+
+def gaps(numel):
+    for bitmap, rice in itertools.product(bitmaps(numel), (0, 1, 3, 8, 9, 15)):
+        low = soiled(packed_nbytes(cpu.count_bits(bitmap), rice), dtype=torch.uint8)
+        unary = soiled(bitmap_nbytes(cpu.gap_sizes(bitmap)[rice]), dtype=torch.uint8)
+        yield bitmap, low, unary, rice
+
+
+@float32_only
+def gap_encode(numel, dtype):
+    for bitmap, low, unary, rice in gaps(numel):
+        yield call(bitmap, low, unary, rice=rice)
+
+
+@float32_only
+def gap_decode(numel, dtype):
+    for bitmap, low, unary, rice in gaps(numel):
+        cpu.gap_encode(bitmap, low, unary, rice=rice)
+        out, count = torch.zeros_like(bitmap), cpu.count_bits(bitmap)
+        yield call(low, unary, out, rice=rice, count=count, numel=numel)
+        yield call(low, unary, out, rice=rice, count=count + 1, numel=numel)
+        if count:
+            yield call(low, unary, out, rice=rice, count=count, numel=numel - 64)
+
+
+# Transforms and bases.
+
+SPECTRA = list(itertools.product(("fft", "dct"), (8, 16, 32, 64, 256, 1024)))
+"""(domain, block)"""
+
+
+def lengths(numel, block):
+    """Besides `numel`, once, whole groups of eight blocks, which are transformed at a time."""
+    return (numel, 8 * block, 17 * block + 3) if numel == LENGTHS[-1] else (numel,)
+
+
+def signals(numel):
+    """Ties, zeros, subnormals, values that overflow, inf and NaN."""
+    x, zeros = finite(numel), torch.zeros(numel)
+    bad = x.clone()
+    bad[numel // 3 :: 700], bad[numel // 2 :: 900], zeros[::3] = torch.inf, torch.nan, -0.0
+    return x, x.round(), zeros, x * 1e-38, x.clamp(-1, 1) * 3e38, bad
+
+
+@float32_only
+def transform(numel, dtype):
+    for domain, block in SPECTRA:
+        for size in lengths(numel, block):
+            for x in signals(size):
+                yield call(x, soiled(size), domain=domain, block=block)
+        yield call(x, x, domain=domain, block=block)
+
+
+@float32_only
+def transform_back(numel, dtype):
+    for domain, block in SPECTRA:
+        for size in lengths(numel, block):
+            for c, store in itertools.product(signals(size), STORES):
+                yield call(c, soiled(size), domain=domain, block=block, **store)
+        yield call(c, c, domain=domain, block=block, weight=0.5)
+
+
+BASES = [(0, 2), (1, 3), (13, 4), (8, 1), (20, 0), (19, 130), (33, 7)]
+"""(vectors, slices)"""
+
+
+def bases(numel):
+    for rank, count in BASES if numel < 1000 else BASES[2:4]:
+        if numel:
+            basis = finite(rank * numel, seed=1).view(rank, numel)
+            slices = finite(count * numel).view(count, numel)
+            yield rank, count, basis, slices.clone()
+            for row, bad in zip(slices, itertools.cycle((torch.inf, torch.nan, -torch.inf))):
+                row[numel // 2] = bad  # one a slice: which of two NaN a sum is, is not defined
+            yield rank, count, basis, slices
+
+
+@float32_only
+def project(numel, dtype):
+    for rank, count, basis, slices in bases(numel):
+        mean = finite(count * numel, seed=2).view(count, numel)
+        energies = soiled(count, 2, dtype=torch.float64)
+        yield call(slices, mean, basis, soiled(rank, count), energies)
+
+
+@float32_only
+def combine(numel, dtype):
+    for rank, count, basis, base in bases(numel):
+        coefficients = finite(rank * count, seed=3).view(rank, count)
+        yield call(basis, coefficients, base, soiled(count, numel))
