@@ -1,5 +1,5 @@
 # make demo   train through every codec on four workers and write a report
-# make test   all tests            make check  ruff and mypy
+# make test   all tests            make check  ruff, mypy, the docs, the wheel
 # make bench  speed, on links too  make docs   the documentation site
 # Every target sets up .venv by itself; `make venv` does only that.
 
@@ -33,6 +33,8 @@ check: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	PYTHON=$(BIN)/python sh tests/wheel.sh
 
 bench: venv
 	$(BIN)/gradwire bench

@@ -11,7 +11,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.adapters import ddp, functional
+from gradwire.adapters import functional
+from gradwire.adapters.ddp import attach as ddp
 from gradwire.adapters.fsdp import attach as fsdp
 from test_ddp_use import Net, batch
 from world import data

@@ -138,8 +138,8 @@ def test_codecs_are_listed():
     listed = json.loads(run("codecs", "--json", "-").stdout)
     assert [codec["name"] for codec in listed] == list(REGISTRY)
     by_name = {codec["name"]: codec for codec in listed}
-    assert by_name["fp16"]["error_feedback"] and not by_name["fp16"]["summable"]
-    assert by_name["none"]["summable"]
+    assert by_name["fp16"]["error_feedback"] and by_name["fp16"]["summable"] == "owners"
+    assert by_name["none"]["summable"] == "network"
     qsgd = by_name["qsgd"]
     assert qsgd["settings"]["block"] == 512
     assert qsgd["unbiased"] and not qsgd["summable"] and not qsgd["error_feedback"]

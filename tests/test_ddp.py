@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.adapters.handle import Handle
+from gradwire.adapters.ddp.handle import DDPHandle
 from gradwire.collectives.parts import Part
 from world import data
 
@@ -103,12 +103,12 @@ def test_half_precision_gradients(worlds, dtype):
         assert mine.isfinite().all()
 
 
-class ByPlace(Handle):
+class ByPlace(DDPHandle):
     """The broken twin: it knows parameters by their place in the bucket."""
 
     def _parts(self, buffer, tensors):
         pieces = torch.split(buffer, [p.numel() for p in tensors])
-        self.places = {id(p): place for place, p in enumerate(tensors)}
+        self.keys = {id(p): str(place) for place, p in enumerate(tensors)}
         return [Part(values, place) for place, values in enumerate(pieces)]
 
 
@@ -119,7 +119,7 @@ def sum_with_feedback(rank, kind):
     """
     ddp, local = wrap(bucket_cap_mb=25), model()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gradwire.adapters.ddp.Handle", kind)
+        patch.setattr("gradwire.adapters.ddp.attach.DDPHandle", kind)
         handle = gw.attach(ddp, gw.QSGD(bits=2), error_feedback=True)
     sent = [torch.zeros_like(p) for p in local.parameters()]
     got = [torch.zeros_like(p) for p in local.parameters()]
@@ -130,12 +130,12 @@ def sum_with_feedback(rank, kind):
             for sums, parameter in zip(total, module.parameters(), strict=True):
                 sums += parameter.grad
     handle.close()
-    numbers = getattr(handle, "places", {id(p): i for i, p in enumerate(ddp.parameters())})
-    owed = [handle._reducer.residuals.get(numbers[id(p)]) for p in ddp.parameters()]
+    keys = getattr(handle, "keys", {id(p): name for name, p in ddp.module.named_parameters()})
+    owed = [handle._residuals.of(keys[id(p)], p.numel()) for p in ddp.parameters()]
     return [row for row in zip(sent, got, owed, strict=True) if row[0].numel() >= 10_000]
 
 
-@pytest.mark.parametrize("kind", [Handle, ByPlace])
+@pytest.mark.parametrize("kind", [DDPHandle, ByPlace])
 def test_residuals_survive_the_rebuilding_of_buckets(worlds, kind):
     """What went in is what came out and what is owed; but not if state is keyed by index."""
     errors = []
@@ -143,7 +143,7 @@ def test_residuals_survive_the_rebuilding_of_buckets(worlds, kind):
         sent, owed = (mine[0] + theirs[0]) / 2, (mine[2] + theirs[2]) / 2
         errors.append((sent - mine[1] - owed.view_as(sent)).norm() / sent.norm())
     assert len(errors) == 4
-    assert (max(errors) < 1e-5) == (kind is Handle)
+    assert (max(errors) < 1e-5) == (kind is DDPHandle)
 
 
 def inf_step(rank):

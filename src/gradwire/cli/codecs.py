@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 _WORLDS = (2, 4)
 _NUMEL = 1_000_000
+_SUMMED = {
+    None: "not summable",
+    "owners": "summed by the owners of shards",
+    "network": "summed by the network or by the owners of shards",
+}
 
 
 def codecs(json_file: JsonFile = None) -> None:
@@ -39,7 +44,6 @@ def describe() -> list[dict[str, Any]]:
 
 
 def _describe(name: str, entry: Entry) -> dict[str, Any]:
-    from gradwire.codec import SummableCodec
     from gradwire.collectives import choose
 
     codec = entry.make()
@@ -47,12 +51,21 @@ def _describe(name: str, entry: Entry) -> dict[str, Any]:
         "name": name,
         "summary": entry.summary,
         "settings": _defaults(codec, entry),
-        "summable": isinstance(codec, SummableCodec),
+        "summable": _adds(codec),
         "unbiased": codec.unbiased,
         "error_feedback": not codec.unbiased,
         "collectives": {str(world): choose(_first(codec), world).name for world in _WORLDS},
         "examples": [_example(spec) for spec in entry.examples],
     }
+
+
+def _adds(codec: Codec) -> str | None:
+    """Who may add what workers send, without decoding it."""
+    from gradwire.codec import SummableCodec
+
+    if not isinstance(codec, SummableCodec):
+        return None
+    return "owners" if codec.network_adder(2) is None else "network"
 
 
 def _first(codec: Codec) -> Codec:
@@ -107,7 +120,7 @@ def _promises(codec: dict[str, Any]) -> list[str]:
     return [
         "unbiased" if codec["unbiased"] else "biased",
         "error feedback by default" if codec["error_feedback"] else "no error feedback by default",
-        "summable" if codec["summable"] else "not summable",
+        _SUMMED[codec["summable"]],
         _travels(codec["collectives"]),
     ]
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from gradwire.codec import NOTHING, Codec, NetworkAdder, SummableCodec
 from gradwire.collectives.collective import Collective, Sighting
-from gradwire.collectives.feedback import settle, sources
+from gradwire.collectives.feedback import sources
 from gradwire.collectives.parts import Slice
-from gradwire.collectives.sums import Sum, agree, combined, simulate_sum, summable
+from gradwire.collectives.sums import Sum, agree, combined, settle_all, simulate_sum, summable
 from gradwire.key import Key
 from gradwire.transport.link import Link
 
@@ -54,9 +54,7 @@ class AllReduce(Collective):
         link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
         with link.in_turn():
             link.all_reduce(message.view(adders[0].dtype))
-        with link.account.timed("decode"):
-            for each, source in zip(sums, inputs, strict=True):
-                settle(link, each.piece, source, each.decode, each.subtract)
+        settle_all(link, sums, inputs)
         return []
 
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from gradwire.codec import Codec, SummableCodec
 from gradwire.collectives.collective import Collective, Sighting
-from gradwire.collectives.feedback import settle, sources
+from gradwire.collectives.feedback import sources
 from gradwire.collectives.parts import Slice, cut
-from gradwire.collectives.sums import Sum, agree, combined, simulate_sum, summable
+from gradwire.collectives.sums import Sum, agree, combined, settle_all, simulate_sum, summable
 from gradwire.key import Key
 from gradwire.transport.link import Link
 
@@ -42,9 +42,7 @@ class CodeReduce(Collective):
         inputs = sources(link, pieces)
         sums = sum_codes(link, pieces, inputs, key)
         link.account.message(sum(piece.numel for piece in pieces), 0)
-        with link.account.timed("decode"):
-            for each, source in zip(sums, inputs, strict=True):
-                settle(link, each.piece, source, each.decode, each.subtract)
+        settle_all(link, sums, inputs)
         return []
 
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import NOTHING, Adder, Codec, SummableCodec
+from gradwire.collectives.feedback import settle
 from gradwire.collectives.parts import Slice
 from gradwire.key import Key
 from gradwire.transport.link import Link, add_in_order
@@ -60,6 +61,13 @@ def agree(link: Link, pieces: Sequence[Slice], inputs: Sequence[Tensor]) -> list
         ):
             shared[i] = found
     return shared
+
+
+def settle_all(link: Link, sums: Sequence[Sum], inputs: Sequence[Tensor]) -> None:
+    """Store the means, and update the residuals, of what `inputs` were encoded of."""
+    with link.account.timed("decode"):
+        for each, source in zip(sums, inputs, strict=True):
+            settle(link, each.piece, source, each.decode, each.subtract)
 
 
 def combined(codec: SummableCodec, vectors: Sequence[Tensor]) -> Tensor:
