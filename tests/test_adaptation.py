@@ -31,7 +31,7 @@ def test_no_count_is_lost():
 
     def learn(tensor):
         parts = [Part(torch.zeros(100), tensor)]
-        adaptation.learn(parts, [(piece, (0.25,)) for piece in whole(parts)])
+        adaptation.finish(parts, [(piece, (0.25,)) for piece in whole(parts)])
 
     threads = [threading.Thread(target=learn, args=(i,)) for i in range(2)]
     for thread in threads:

@@ -187,7 +187,7 @@ def nested_rates(rank, collective):
     sources = {part.tensor: part.values.clone() for part in parts}
     shards = cut(whole(parts), world) if collective == "two_shot" else [whole(parts)]
     route = Route.of(codec, world, collective=collective, speaks=False)
-    route.adaptation.learn(parts, route.reduce(link, whole(parts), KEY))
+    route.adaptation.finish(parts, route.reduce(link, whole(parts), KEY))
     rates = {n: state.failure_rate for n, state in route.adaptation.states.items()}
     return sources, rates, [(p.part.tensor, p.start, p.stop) for shard in shards for p in shard]
 

@@ -11,8 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
 from gradwire import kernels
-from gradwire.adapters.handle import Handle
-from gradwire.adaptive import Layout
+from gradwire.adapters.ddp.handle import DDPHandle
+from gradwire.adaptive import AffineCodec, Layout
+from gradwire.codecs.cast import Floats
 from gradwire.codecs.gradiveq.axes import principal_axes
 from gradwire.codecs.gradiveq.projection import Projection
 from gradwire.codecs.gradiveq.slicing import Slicing
@@ -135,7 +136,7 @@ def image_of(codec, x):
 
 
 def mean_of(codec, vectors):
-    """The images reduced, and expanded: what `Learner` does over a link."""
+    """The images reduced, and expanded: what `image_reduce` does over a link."""
     out = torch.empty(1200)
     images = [image_of(codec, x) for x in vectors]
     codec.expand(gw.simulate(codec.through, images, KEY, "code_reduce"), out)
@@ -285,15 +286,15 @@ class Run:
     def step(self, gradient):
         self.phases.append(self.state.phase)
         x = gradient.reshape(-1) + self.residual
-        step_codec, remark, mean = self.codec.codec_for(self.state, LAYOUT), (), gradient
-        if step_codec is not None:
-            remark = step_codec.project(x, torch.empty(step_codec.image_numel))
+        step_codec, seen, mean = self.codec.codec_for(self.state, LAYOUT), (), gradient
+        if isinstance(step_codec, AffineCodec):
+            seen = step_codec.project(x, torch.empty(step_codec.image_numel))
             mean = roundtrip(step_codec, x)
             if self.owing:
                 self.residual = x - mean
-        state = self.codec.learn(self.state, LAYOUT, mean, remark, owing=self.owing)
+        state = self.codec.learn(self.state, LAYOUT, mean, seen, owing=self.owing)
         if self.codec.is_due(state):
-            state = self.codec.adopt(state, LAYOUT, self.codec.lesson(state, LAYOUT))
+            state = self.codec.adopt(state, LAYOUT, self.codec.fit(state, LAYOUT))
         self.state = state
 
 
@@ -301,7 +302,7 @@ def test_phases_follow_each_other():
     run = Run()
     for step in range(40):
         run.step(low_rank(40, 100, 3, seed=10 * step))
-    cycle = ["train"] * 8 + ["compress"] * 5 + ["settle"] * 2
+    cycle = ["train"] * 8 + ["compress"] * 5 + ["deliver"] * 2
     assert run.phases == (["warmup"] * 2 + 3 * cycle)[:40]
 
 
@@ -316,7 +317,7 @@ def test_it_goes_back_to_training_when_the_loss_grows(owing):
         shifted.step(gradient if step < 20 else gradient.roll(1, dims=1))
     assert steady.phases[10:] == ["compress"] * 30
     assert shifted.phases[10:21] == ["compress"] * 11
-    assert shifted.phases[21:23] == ["settle"] * 2
+    assert shifted.phases[21:23] == ["deliver"] * 2
     assert shifted.phases[23] == "train"
 
 
@@ -330,7 +331,7 @@ def test_losing_the_same_direction_again_and_again_also_ends_the_phase():
         noisy.step(gradient + 0.3 * error if step >= 10 else gradient)
         biased.step(gradient + 0.12 * randn(40, 100, seed=999) if step >= 10 else gradient)
     assert noisy.phases[10:] == ["compress"] * 50
-    assert "settle" in biased.phases
+    assert "deliver" in biased.phases
 
 
 def test_white_noise_is_left_uncompressed():
@@ -338,7 +339,7 @@ def test_white_noise_is_left_uncompressed():
     for step in range(12):
         run.step(randn(40, 100, seed=step))
     assert run.state.phase == "compress"
-    assert SHORT.codec_for(run.state, LAYOUT) is None
+    assert SHORT.codec_for(run.state, LAYOUT) == Floats()
     assert SHORT.describe(run.state) == "raw, it does not compress"
 
 
@@ -349,7 +350,7 @@ def test_the_last_quarter_is_held_out():
     for step in range(10):
         state = codec.learn(state, layout, randn(1600, seed=step), (), owing=True)
     assert codec.is_due(state)
-    assert codec.lesson(state, layout).numel() == 0
+    assert codec.fit(state, layout).numel() == 0
     held_in = torch.cat(state.samples[:6])
     assert 0 < len(principal_axes(held_in, held_in, 0.5)) <= 24  # the broken twin has axes
 
@@ -498,7 +499,7 @@ def compressed(size, nbytes):
     return 2 * (size - 1) / size * (nbytes * images + 4 * (12_000 + 5)) + energies
 
 
-class Flat(Handle):
+class Flat(DDPHandle):
     """The broken twin: it takes the order in the bucket for that of the dimensions."""
 
     def _parts(self, buffer, parameters):
@@ -509,22 +510,22 @@ class Flat(Handle):
 
 def learned_by(rank, kind):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gradwire.adapters.ddp.Handle", kind)
+        patch.setattr("gradwire.adapters.ddp.attach.DDPHandle", kind)
         ddp, handle = attached()
     means(ddp, rank, range(12))
     handle.close()
     return handle.stats().learned["conv"]
 
 
-@pytest.mark.parametrize("kind", [Handle, Flat])
+@pytest.mark.parametrize("kind", [DDPHandle, Flat])
 def test_channels_last_convolutions_are_restored_before_they_are_sliced(worlds, kind):
     found = [answer.startswith("compress, 3 of") for answer in worlds[2].run(learned_by, kind)]
-    assert found == [kind is Handle] * 2
+    assert found == [kind is DDPHandle] * 2
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_after_a_change_all_ranks_go_back_together_and_nothing_is_lost(worlds, size):
-    """The shift falls into a compress phase; what it owes is delivered while settling."""
+    """The shift falls into a compress phase; what it owes is delivered after it."""
     answers = worlds[size].run(phase_run, SPEC, 20, 12)
     rows, stats, residuals = answers[0]
     for other, other_stats, _ in answers[1:]:
@@ -532,7 +533,7 @@ def test_after_a_change_all_ranks_go_back_together_and_nothing_is_lost(worlds, s
             assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
         assert [s.learned for s in other_stats] == [s.learned for s in stats]
     phases = [s.learned["conv"].split(",")[0] for s in stats]
-    assert phases[9:16] == ["compress"] * 3 + ["settle"] * 2 + ["train"] * 2
+    assert phases[9:16] == ["compress"] * 3 + ["deliver"] * 2 + ["train"] * 2
     true = true_means(size, 20, 12)
     missed = (rows[12][0] - true[12][0]).norm() / true[12][0].norm()
     assert missed > 0.5  # the old subspace holds little of the new gradients
@@ -564,7 +565,14 @@ def resumed(rank, cut):
 
 @pytest.mark.parametrize(
     ("cut", "phase"),
-    [(1, "warmup"), (2, "train"), (9, "train"), (10, "compress"), (12, "compress"), (14, "settle")],
+    [
+        (1, "warmup"),
+        (2, "train"),
+        (9, "train"),
+        (10, "compress"),
+        (12, "compress"),
+        (14, "deliver"),
+    ],
 )
 def test_resume_is_bit_identical_in_every_phase(worlds, cut, phase):
     assert worlds[2].run(resumed, cut) == [(phase, True)] * 2
@@ -611,8 +619,8 @@ def test_states_are_equal_on_all_ranks_and_rank_0_sends_them(worlds, size):
                 ours = answers[0][0][name][field]
                 same = torch.equal(value, ours) if torch.is_tensor(value) else value == ours
                 assert same, (name, field)
-    lessons = 8 * 3 + 4 * (3 * 512 + 3 * 200)  # sizes and bases; noise has none
-    more = answers[0][1] - answers[1][1] - (size - 1) * lessons
+    fits = 8 * 3 + 4 * (3 * 512 + 3 * 200)  # sizes and bases; noise has none
+    more = answers[0][1] - answers[1][1] - (size - 1) * fits
     slack = 0 if size == 2 else 12 * 3 * 2 * 4  # steps, parameters, shots: shards are not even
     assert abs(more) <= slack
 

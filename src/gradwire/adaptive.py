@@ -158,7 +158,7 @@ class FittedCodec(AdaptiveCodec[S]):
 
     @abstractmethod
     def is_due(self, state: S) -> bool:
-        """Is it time for a fit, before the next step is encoded?"""
+        """Is it time for a fit?"""
 
     @abstractmethod
     def fit(self, state: S, layout: Layout) -> Tensor:

@@ -63,21 +63,29 @@ class Adaptation:
 
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
         """Each piece through the codec that its state asks for, by the collective of that."""
-        self._fit(link, pieces)
         by_collective: dict[Collective, list[Slice]] = {}
         for piece in pieces:
             adapted = replace(piece, part=self._adapted(piece.part))
             name = adapted.codec.collective
             collective = self._collective if name is None else COLLECTIVES[name]
             by_collective.setdefault(collective, []).append(adapted)
-        return [
+        sightings = [
             sighting
             for collective in sorted(by_collective, key=lambda each: each.name)
             for sighting in collective.reduce(link, by_collective[collective], key)
         ]
+        if isinstance(self.codec, FittedCodec):  # pieces are whole parts
+            parts = [piece.part for piece in pieces]
+            self._learn(parts, sightings)
+            self._fit(self.codec, link, parts)
+        return sightings
 
-    def learn(self, parts: Sequence[Part], sightings: Sequence[Sighting]) -> None:
-        """Take in the means of a bucket, and what was seen of them."""
+    def finish(self, parts: Sequence[Part], sightings: Sequence[Sighting]) -> None:
+        """Take in the means of a bucket, and what was seen of them, when all its jobs are done."""
+        if not isinstance(self.codec, FittedCodec):
+            self._learn(parts, sightings)
+
+    def _learn(self, parts: Sequence[Part], sightings: Sequence[Sighting]) -> None:
         found: dict[int, list[Sighting]] = {}
         for sighting in sightings:
             found.setdefault(sighting[0].part.tensor, []).append(sighting)
@@ -131,12 +139,9 @@ class Adaptation:
         codec = self.codec.codec_for(state, _layout(part))
         return replace(part, codec=codec, share=self.codec.share_due(state))
 
-    def _fit(self, link: Link, pieces: Sequence[Slice]) -> None:
+    def _fit(self, codec: FittedCodec[Any], link: Link, parts: Sequence[Part]) -> None:
         """Fit the states that are due for it. Rank 0 works it out: others may find other bits."""
-        codec = self.codec
-        if not isinstance(codec, FittedCodec):
-            return
-        due = [piece.part for piece in pieces if codec.is_due(self.state(piece.part))]
+        due = [part for part in parts if codec.is_due(self.state(part))]
         if not due:
             return
         with link.account.timed("encode"):

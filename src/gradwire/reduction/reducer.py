@@ -181,7 +181,7 @@ class Reducer:
             if route.adaptation is not None:
                 pairs = zip(routes, results, strict=False)
                 seen = [each for of, sightings in pairs if of is route for each in sightings]
-                route.adaptation.learn(parts, seen)
+                route.adaptation.finish(parts, seen)
         return results[0] if bucket.is_sparse else bucket
 
 
