@@ -14,6 +14,7 @@ import torch.distributed as dist
 import gradwire as gw
 from gradwire.adapters.fsdp.scatterer import Scatterer
 from gradwire.adapters.fsdp.units import Unit
+from gradwire.reduction.residuals import Residuals
 from gradwire.transport.link import Link
 
 NUMEL = 1 << 20
@@ -30,7 +31,9 @@ def reduce(link, codec):
         dist.reduce_scatter_single(out, buffer, group=link.group)
         return (link.size - 1) * out.nbytes
     unit = Unit("", 0, link.rank, link.size, buffer, buffer)
-    Scatterer(gw.parse(codec)).reduce(link, unit, buffer, out, gw.Key(), None)
+    scatterer = Scatterer(gw.parse(codec), Residuals())
+    parts = scatterer.parts(unit, buffer, gw.Key())
+    scatterer.reduce(link, buffer, parts, out, gw.Key(), None)
     return link.account.bytes_sent
 
 

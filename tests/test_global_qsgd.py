@@ -385,7 +385,7 @@ def first_dithers(key, world):
 def test_the_permutation_is_independent_of_the_dither(hop, monkeypatch):
     """A worker's dither is uniform everywhere; the broken twin orders workers by dithers."""
     if hop is not None:
-        monkeypatch.setattr(uniform, "_PERMUTATION_HOP", hop)
+        monkeypatch.setattr(uniform, "_PERMUTATION", hop)
     keys = [gw.Key(seed=5, step=step) for step in range(300)]
     dithers = torch.stack([first_dithers(key, 2) for key in keys]) / 65536
     z = (dithers.mean(0) - 0.5).abs().max() * math.sqrt(12 * len(keys))

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from gradwire import scratch
 from gradwire.reduction.small import reduce_sparse
-from gradwire.transport import link as link_module
-from gradwire.transport.link import Account, Link
+from gradwire.transport import account as account_module
+from gradwire.transport.account import Account
+from gradwire.transport.link import Link
 from world import data
 
 
@@ -100,17 +102,18 @@ def memory(rank):
     assert all(room.data_ptr() == first.data_ptr() for room in again)
     assert other.shape == (10,)
     assert (link.room("a", 400).numel(), link.room("a", 2000).numel()) == (400, 2000)
-    link.codec_nbytes = 7
-    return link.buffer_nbytes
+    with scratch.using(link.scratch):
+        scratch.of_thread().take("a", 7, torch.int16)
+    return link.scratch.nbytes
 
 
 def test_memory_grows_to_the_largest_size_and_is_counted(worlds):
-    assert worlds[2].run(memory) == [2000 + 40 + 7] * 2
+    assert worlds[2].run(memory) == [2000 + 40 + 2 * 7] * 2
 
 
 def test_times_and_totals_add_up(monkeypatch):
     clock = iter([10.0, 11.0, 20.0, 22.0, 30.0, 34.0, 40.0, 48.0])
-    monkeypatch.setattr(link_module.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(account_module.time, "perf_counter", lambda: next(clock))
     account = Account()
     for stage in ("encode", "encode", "comm"):
         with account.timed(stage):

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.reduction.loss_scale import LossScale
+from gradwire.reduction.residuals import Residuals
 from test_ddp_use import Net, batch
 from test_fsdp import WIDTH
 from world import data
@@ -68,13 +68,13 @@ def balance(rank, undoes):
 @contextmanager
 def undoing(undoes):
     """The broken twin undoes nothing."""
-    undo = LossScale._undo
+    undo = Residuals.undo
     if not undoes:
-        LossScale._undo = lambda scale: None
+        Residuals.undo = lambda residuals: None
     try:
         yield
     finally:
-        LossScale._undo = undo
+        Residuals.undo = undo
 
 
 @pytest.mark.parametrize("undoes", [True, False])
@@ -197,6 +197,6 @@ def skip_sharded(rank, undoes):
 def test_fsdp_undoes_a_skipped_step_too(worlds, undoes):
     for scale, (before, skipped, after) in worlds[2].run(skip_sharded, undoes):
         assert scale == 2.0**9
-        assert torch.equal(before["0"], skipped["0"]) == undoes
-        assert torch.equal(before["1"], skipped["1"]) or not undoes
-        assert not torch.equal(before["0"], after["0"])
+        assert torch.equal(before["within/0"], skipped["within/0"]) == undoes
+        assert torch.equal(before["within/1"], skipped["within/1"]) or not undoes
+        assert not torch.equal(before["within/0"], after["within/0"])

@@ -35,7 +35,7 @@ class AllGather(Collective):
         received = framing.received(pieces, rows, key)
         with link.account.timed("decode"):
             return [
-                (own.piece, settle(link, own.piece, source, theirs.mean, own.subtract))
+                (own.piece, settle(link, own.piece, source, theirs.decode, own.subtract))
                 for own, source, theirs in zip(sent, inputs, received, strict=True)
             ]
 

@@ -115,7 +115,7 @@ class Received:
     payloads: Sequence[Tensor]
     key: Key
 
-    def mean(self, out: Tensor) -> Seen:
+    def decode(self, out: Tensor) -> Seen:
         """Write their mean; what was seen of it."""
         ranks, tensor = range(len(self.payloads)), self.piece.part.tensor
         keys = [self.key.of(tensor=tensor, rank=rank) for rank in ranks]
@@ -133,4 +133,4 @@ def average(link: Link, pieces: Sequence[Received]) -> tuple[Sequence[Tensor], l
     numels = [each.piece.numel for each in pieces]
     means = torch.split(link.floats("mean", sum(numels)), numels)
     with link.account.timed("decode"):
-        return means, [each.mean(mean) for each, mean in zip(pieces, means, strict=True)]
+        return means, [each.decode(mean) for each, mean in zip(pieces, means, strict=True)]

@@ -186,7 +186,7 @@ def _check_leg(codec: Codec, group: dist.ProcessGroup, settings: dict[str, Any])
     if isinstance(codec, AdaptiveCodec):
         raise TypeError(
             f"{codec!r} learns from the means of whole parameters, and FSDP leaves each worker a "
-            "shard; use it under DistributedDataParallel, or a codec without memory here."
+            "shard; use it under DistributedDataParallel, or a codec without memory, `DQSG`."
         )
     check_agreement(settings, Link(group))
 

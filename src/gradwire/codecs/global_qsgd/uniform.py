@@ -21,6 +21,8 @@ from gradwire.key import Hop, Key
 if TYPE_CHECKING:
     from gradwire.codecs.global_qsgd import GlobalQSGD
 
+_PERMUTATION = Hop.PERMUTATION
+
 
 class UniformAdder(ScaledAdder):
     """Integers, added where they arrive: totals are just wide enough for the sum."""
@@ -71,33 +73,20 @@ class UniformAdder(ScaledAdder):
         return {
             "levels": self._levels,
             "block": self.codec.block,
-            "key": self._common(key) if subtractive else key,
+            "key": _common(key, self.world) if subtractive else key,
             "offset": offset,
-            "shift": self._shift(key) if subtractive else 0,
+            "shift": _shift(key, self.world) if subtractive else 0,
         }
 
     def _meaning(self, key: Key, offset: int, *, total: bool) -> dict[str, Any]:
         """What the sum of all codes stands for, or one of them: eq. (6), with the sum of (7)."""
         dither, terms = None, self.world if total else 1
         if self.codec.dither == "subtractive":
-            shift = 0 if total else self._shift(key)
-            dither = Dither(self._common(key), offset, terms, shift, _centre(terms))
+            shift = 0 if total else _shift(key, self.world)
+            dither = Dither(_common(key, self.world), offset, terms, shift, _centre(terms))
         return {
             "levels": self._levels, "block": self.codec.block, "terms": terms, "dither": dither,
         }  # fmt: skip
-
-    def _common(self, key: Key) -> Key:
-        """The stream of u in eq. (7); a payload of its own has its own."""
-        return key.of(rank=0) if self.world > 1 else key
-
-    def _shift(self, key: Key) -> int:
-        """This worker's pi(i) / n of eq. (7), in 2^-16; all workers derive the same permutation."""
-        if self.world == 1:
-            return 0
-        stream = key.of(rank=0, hop=Hop.PERMUTATION)
-        counter = torch.arange(self.world)
-        words = kernels.for_device(counter.device).philox(counter, stream)[0]
-        return (int(words.argsort(stable=True)[key.rank]) << 16) // self.world
 
 
 class FieldAdder(NetworkAdder, UniformAdder):
@@ -125,6 +114,20 @@ class FieldAdder(NetworkAdder, UniformAdder):
             self.scales, codes.view(torch.int32), out, width=self._total_width, weight=weight,
             accumulate=accumulate, **self._meaning(key, offset, total=total),
         )  # fmt: skip
+
+
+def _common(key: Key, world: int) -> Key:
+    """The stream of u in eq. (7); a payload of its own has its own."""
+    return key.of(rank=0) if world > 1 else key
+
+
+def _shift(key: Key, world: int) -> int:
+    """This worker's pi(i) / n of eq. (7), in 2^-16; all workers derive the same permutation."""
+    if world == 1:
+        return 0
+    stream, counter = key.of(rank=0, hop=_PERMUTATION), torch.arange(world)
+    words = kernels.for_device(counter.device).philox(counter, stream)[0]
+    return (int(words.argsort(stable=True)[key.rank]) << 16) // world
 
 
 def _centre(terms: int) -> int:
