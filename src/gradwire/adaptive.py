@@ -52,14 +52,14 @@ class Layout:
 class State:
     """What a codec has learned of one parameter.
 
-    Its fields are numbers, words, tensors and tuples of tensors, so that it can be saved as it
-    is. Nothing is ever changed in place.
+    Its fields are numbers, strings, tensors and tuples of tensors, so that it can be saved. A
+    state is never changed in place.
     """
 
     outlives_workers: ClassVar[bool] = True  # is it of use to more or fewer workers?
 
-    def fields(self) -> dict[str, Any]:
-        """What to save; `type(state)(**state.fields())` is the state again."""
+    def save(self) -> dict[str, Any]:
+        """Its fields by name; `type(state)(**state.save())` is the state again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
@@ -100,13 +100,13 @@ class AdaptiveCodec(Codec, Generic[S]):
 
     @abstractmethod
     def examples(self, numel: int) -> tuple[Codec, ...]:
-        """What may encode a step of `numel` values, to be measured and compiled; the best first.
+        """Codecs that may encode a step of `numel` values, for benchmarks; the best first.
 
-        Nothing was learned for it, so it is good for nothing else.
+        Nothing was learned for them, so they are good for measuring and compiling only.
         """
 
     def share_due(self, state: S) -> float:
-        """What share of the residual is to be delivered in this step; mostly all of it."""
+        """The share of the residual to add to the gradient of this step: all of it, mostly."""
         return 1.0
 
     def counts(self, state: S, seen: Seen, numel: int, world: int) -> dict[str, float]:
@@ -114,11 +114,11 @@ class AdaptiveCodec(Codec, Generic[S]):
         return {}
 
     def doubts(self, states: Mapping[str, S]) -> str | None:
-        """What is to be said once of the states of these parameters, if anything is."""
+        """A warning about the states of these parameters, if there is reason for one."""
         return None
 
     def doubts_alone(self) -> str | None:
-        """What is to be said of a vector that nothing was learned for, if anything is."""
+        """A warning about encoding a vector for which nothing was learned, if there is reason."""
         return None
 
     def first(self, numel: int) -> Codec:

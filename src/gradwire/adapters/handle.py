@@ -15,7 +15,7 @@ from gradwire.reduction.stats import Stats
 
 
 class Handle(ABC):
-    """What `attach` returns: the plan, statistics, state for checkpoints, and the end of it all."""
+    """What `attach` returns: the plan, statistics, and state for checkpoints; `close` ends it."""
 
     def __init__(self, residuals: Residuals, scale: LossScale) -> None:
         self._residuals = residuals

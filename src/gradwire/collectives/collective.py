@@ -34,7 +34,7 @@ class Collective(ABC):
 
     @abstractmethod
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
-        """Replace each piece by its mean; what was seen of pieces of them is equal on all ranks."""
+        """Replace each piece by its mean, and return what was seen, the same on every rank."""
 
     @abstractmethod
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:

@@ -100,9 +100,9 @@ def cut(pieces: Sequence[Slice], count: int) -> list[list[Slice]]:
     lists: list[list[Slice]] = [[] for _ in range(count)]
     base = 0
     for piece in pieces:
-        unit = piece.codec.grain or max(piece.numel, 1)
+        grain = piece.codec.grain or max(piece.numel, 1)
         ideal = [total * i / count - base for i in range(count)]
-        cuts = [min(max(round(at / unit) * unit, 0), piece.numel) for at in ideal] + [piece.numel]
+        cuts = [min(max(round(at / grain) * grain, 0), piece.numel) for at in ideal] + [piece.numel]
         cuts[0] = 0
         for found, start, stop in zip(lists, cuts, cuts[1:], strict=False):
             if stop > start:

@@ -26,8 +26,8 @@ _logger = logging.getLogger(__name__)
 class Adaptation:
     """Keeps a state for each parameter, bitwise equal on every rank.
 
-    Ranks agree on all of it, so if something is to be said, one of them, which `speaks`, says it
-    for all, once: when a step begins, and all that was learned in the last one is known.
+    All ranks know the same, so one of them, the one that `speaks`, logs the codec's warning: once,
+    at the beginning of a step, when everything learned in the last one is known.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Adaptation:
         self._lock = threading.Lock()  # buckets may end in several threads at once
 
     def begin_step(self) -> None:
-        """Say what is to be said of the last step."""
+        """Log what the codec has to say about the last step."""
         if not self._speaks:
             return
         with self._lock:
@@ -81,7 +81,7 @@ class Adaptation:
         return sightings
 
     def finish(self, parts: Sequence[Part], sightings: Sequence[Sighting]) -> None:
-        """Take in the means of a bucket, and what was seen of them, when all its jobs are done."""
+        """Learn from the means of a bucket, and from what was seen, once all its jobs are done."""
         if not isinstance(self.codec, FittedCodec):
             self._learn(parts, sightings)
 
@@ -120,7 +120,7 @@ class Adaptation:
 
     def save(self, numbers: Mapping[str, int]) -> dict[str, Any]:
         """The states by parameter name, of tensors, numbers and words only."""
-        return {n: self.states[i].fields() for n, i in numbers.items() if i in self.states}
+        return {n: self.states[i].save() for n, i in numbers.items() if i in self.states}
 
     def loaded(
         self, saved: Mapping[str, Any], numbers: Mapping[str, int], *, same_world: bool

@@ -110,7 +110,7 @@ class Reducer:
         return self._codecs.get(tensor, self.codec) is None
 
     def begin_step(self) -> None:
-        """Forget what an earlier step has left if it ended in an error."""
+        """Drop what is left of an earlier step that ended in an error."""
         self._small = SmallParts()
         for adaptation in self.adaptations:
             adaptation.begin_step()
@@ -176,7 +176,7 @@ class Reducer:
         routes: Sequence[Route],
         results: Sequence[Any],
     ) -> Tensor:
-        """Learn from what the jobs, of which each was of one of `routes`, have seen."""
+        """Let codecs learn from what the jobs have seen; `routes` has the route of each job."""
         for route, parts in coded.items():
             if route.adaptation is not None:
                 pairs = zip(routes, results, strict=False)

@@ -25,8 +25,8 @@ class Slicing:
     def of(cls, layout: Layout, least: int) -> Slicing:
         """Slices of at least `least` values: a multiple of F * D, or of the row of a matrix."""
         shape, numel = layout.shape, math.prod(layout.shape)
-        unit = math.prod(shape[:2]) if is_convolution(shape) else math.prod(shape[1:])
-        return cls(layout, min(unit * math.ceil(least / unit), numel))
+        row = math.prod(shape[:2]) if is_convolution(shape) else math.prod(shape[1:])
+        return cls(layout, min(row * math.ceil(least / row), numel))
 
     @property
     def numel(self) -> int:
