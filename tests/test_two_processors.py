@@ -143,7 +143,7 @@ def test_means_and_states_are_bitwise_equal(processors, spec):
     assert states == other[1]
     assert fallbacks == 0, "nothing nested was sent"
     if spec.startswith("gradiveq"):
-        assert {"warmup", "train", "compress with a basis", "settle"} <= phases
+        assert {"warmup", "train", "compress with a basis", "deliver"} <= phases
 
 
 @pytest.mark.parametrize("sqrt", ["off by one", "fused"])
