@@ -67,7 +67,7 @@ def plan(
     Without a profile, codecs are as fast as on the machine that the table below names. To plan
     with your own machines, link and model, measure them first:
 
-        gradwire probe --workers 2 --task mnist-cnn --json p.json
+        gradwire probe --workers 2 -c bf16 -c qsgd:bits=4 --seconds 5 --json p.json
 
         gradwire plan --profile p.json
     """

@@ -136,17 +136,18 @@ class LinkProbe:
             self.found[f"{name}_cpu"] = cost.cpu_s / sent
 
     def _burst(self) -> None:
-        """What passes at first, after a pause, beyond what the rate allows."""
+        """What passes at first, after a pause, beyond what passes at that time later on."""
         nbytes = self._nbytes_for(0.1)
         rows = torch.zeros(self.size, nbytes // (self.size - 1), dtype=torch.uint8)
         sent, beyond = (self.size - 1) * rows.shape[1], []
+        later = sustained(partial(share_rows, rows, self.groups[0]), self.seconds / 30).wall_s
         for _ in range(3):
             time.sleep(PAUSE_S)
             dist.barrier()
             start = time.perf_counter()
             share_rows(rows, self.groups[0])
-            seconds = time.perf_counter() - start - self.found["share_s"]
-            beyond.append(sent - self.found["rate"] * seconds)
+            seconds = time.perf_counter() - start
+            beyond.append(sent * (1 - seconds / later))
         burst, rate = mean(sorted(beyond)[1], self.found["rate"])
         self.found["burst"] = burst if burst > 0.1 * sent else 0.0
         self.found["peak"] = max(rate, 1 / max(self.found["send_cpu"], 1e-12))
