@@ -64,12 +64,9 @@ def plan(
 
         gradwire plan --params 1.3e9 --workers 64 --bandwidth 10gbit --latency 50us --compute 300ms
 
-    Without a profile, codecs are as fast as on the machine that the table below names. To plan
-    with your own machines, link and model, measure them first:
-
-        gradwire probe --workers 2 -c bf16 -c qsgd:bits=4 --seconds 5 --json p.json
-
-        gradwire plan --profile p.json
+    Without a profile, codecs are as fast as on the machine that the output names. To plan with your
+    own machines, link and model, measure them with `gradwire probe --json p.json`, and say
+    `--profile p.json` here; what else is said then takes the place of what was measured.
     """
     with refusing():
         check_codecs(codec or [])

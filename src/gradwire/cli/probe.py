@@ -97,11 +97,9 @@ def probe(
 ) -> None:  # fmt: skip
     """Measure link, cores, codecs and a model, for `gradwire plan --profile`.
 
-    Example: two workers on this machine, then what to do.
+    Example: two workers on this machine; `gradwire plan --profile p.json` says what follows.
 
-        gradwire probe --workers 2 --task mnist-cnn -c bf16 -c qsgd:bits=4 --json p.json
-
-        gradwire plan --profile p.json
+        gradwire probe --workers 2 --task mnist-cnn --json p.json
 
     To measure the link between machines, start it there with torchrun:
 

@@ -16,6 +16,8 @@ from gradwire.planner.rates import JOB_S, Rates, work_of
 from gradwire.planner.work import HALF, Work, raw
 
 VERSION = 1
+LEAST = 0.6
+"""Of the time by the clock, if the cores say less: their account is noisy where steps are short."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Profile:
     """One probe.
 
     link: what `Network` takes, beside rates one way and both ways; `curves` by collective.
-    cores: what a worker gets of the processors while all workers compute.
+    cores: processors of the machine for each of its workers.
     model: when buckets are ready, with `compute_s` by the clock and `cpu_s` of the cores.
     lanes: for each codec what its jobs took, in the lanes of a real attachment.
     rates: for each codec seconds a value, alone and beside a busy core (`Rates`).
@@ -77,11 +79,11 @@ class Profile:
         job_s = self._job_s()
         if lane is None or workers != self.workers:
             return work_of(rates, workers, job_s)
-        return _measured(lane, work_of(rates, workers, job_s), self.network())
+        return _measured(lane, work_of(rates, workers, job_s), self.network(), self.cores)
 
     def _job_s(self) -> float:
         """What a job costs beside its values: the mean of all codecs."""
-        found = [_job_cpu_s(lane, self.network()) for lane in self.lanes]
+        found = [_job_cpu_s(lane, self.network(), self.cores) for lane in self.lanes]
         return sum(found) / len(found) if found else JOB_S
 
 
@@ -104,25 +106,29 @@ def read(path: Path) -> Profile:
     return Profile(**{**found, "lanes": tuple(found["lanes"])})
 
 
-def _job_cpu_s(lane: Mapping[str, Any], net: Network) -> float:
+def _job_cpu_s(lane: Mapping[str, Any], net: Network, cores: float) -> float:
     """From several small jobs and one."""
     small, cut = lane["small"], lane["cut"]
     more = int(lane["pieces"]) - 1
     cpu_s = cut["cpu_s"] - small["cpu_s"] - net.send_cpu * (cut["nbytes"] - small["nbytes"])
-    return max(float(cpu_s) / more - int(lane["small_numel"]) * _cpu_per_value(lane, net), 0.0)
+    return max(
+        float(cpu_s) / more - int(lane["small_numel"]) * _cpu_per_value(lane, net, cores), 0.0
+    )
 
 
-def _cpu_per_value(lane: Mapping[str, Any], net: Network) -> float:
+def _cpu_per_value(lane: Mapping[str, Any], net: Network, cores: float) -> float:
     """Of encoding and decoding; what sending takes is counted elsewhere."""
     large, small = lane["large"], lane["small"]
     cpu_s = large["cpu_s"] - small["cpu_s"] - net.send_cpu * (large["nbytes"] - small["nbytes"])
-    return max(float(cpu_s), 0.0) / int(lane["numel"] - lane["small_numel"])
+    clock = sum(large[name] - small[name] for name in ("encode_s", "decode_s"))
+    least = float(LEAST * clock * min(1.0, cores))
+    return max(float(cpu_s), least) / int(lane["numel"] - lane["small_numel"])
 
 
-def _measured(lane: Mapping[str, Any], shape: Work, net: Network) -> Work:
+def _measured(lane: Mapping[str, Any], shape: Work, net: Network, cores: float) -> Work:
     """`shape`, whose stages have the right proportions, with the times that were measured."""
     large, small = lane["large"], lane["small"]
-    cpu_s = _cpu_per_value(lane, net)
+    cpu_s = _cpu_per_value(lane, net, cores)
     expected = shape.ask_s + shape.first_s + shape.middle_s + shape.last_s
     scale = cpu_s / expected if expected else 1.0
     sent = (large["nbytes"] - small["nbytes"]) / (lane["numel"] - lane["small_numel"])
@@ -133,7 +139,7 @@ def _measured(lane: Mapping[str, Any], shape: Work, net: Network) -> Work:
         first_s=shape.first_s * scale,
         middle_s=shape.middle_s * scale,
         last_s=shape.last_s * scale,
-        job_s=_job_cpu_s(lane, net),
+        job_s=_job_cpu_s(lane, net, cores),
         first_bytes=shape.first_bytes * wider,
         middle_bytes=shape.middle_bytes * wider,
         ask_bytes=shape.ask_bytes * wider,

@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gradwire.adaptive import LearningCodec
 from gradwire.codecs import parse
 from gradwire.key import Key
 from gradwire.planner import rates
@@ -52,18 +51,19 @@ def probe(subject: Subject, specs: Sequence[str], seconds: float, say: Progress)
     gradient = model.gradient_of(module)
     slowdown = _beside(module, loss, gradient, found, seconds * MODEL / 2)
     say(LINK + MODEL, subject.name)
+    largest = max(module.parameters(), key=lambda p: p.numel())
+    width = largest.shape[1] if largest.dim() == 2 else 0
     lanes, speeds = [], {}
     for place, spec in enumerate(specs):
         each = seconds * CODECS / len(specs)
         speeds[spec] = _speeds(spec)
         if _has_lanes(spec):
-            lanes.append(codecs.measure(spec, gradient, each / 2))
+            lanes.append(codecs.measure(spec, gradient, each / 2, width))
         say(LINK + MODEL + CODECS * (place + 1) / len(specs), spec)
-    share = (os.cpu_count() or 1) / _local_workers()
     raw_s, cast_s = _plain_costs()
     return Profile(
         machine=machine(), workers=dist.get_world_size(),
-        cores=share * min(1.0, found["cpu_s"] / found["compute_s"] / min(1.0, share)),
+        cores=(os.cpu_count() or 1) / _local_workers(),
         link=link.found, curves=link.curves, model=found | {"name": subject.name},
         lanes=tuple(lanes), rates=speeds, raw_s=raw_s, cast_s=cast_s, slowdown=slowdown,
     )  # fmt: skip
@@ -93,8 +93,7 @@ def flat(params: int) -> Subject:
 
 def _has_lanes(spec: str) -> bool:
     """Is it sent by lanes from the first step on?"""
-    codec = parse(spec)
-    return not isinstance(codec, LearningCodec) and Messages(spec, 2).collective != "all_reduce"
+    return Messages(spec, 2).collective != "all_reduce"
 
 
 def _speeds(spec: str) -> dict[str, Any]:
