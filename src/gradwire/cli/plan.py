@@ -16,6 +16,7 @@ from gradwire.terminal.output import (
     check_writable,
     deliver,
     refusing,
+    show,
 )
 from gradwire.terminal.tables import Column, Stacked
 
@@ -56,6 +57,10 @@ def plan(
             show_default="every codec, or those of the profile",
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with sliders, readable offline."),
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:  # fmt: skip
     """Predict the step time with each codec, and say which one to use, if any.
@@ -70,14 +75,23 @@ def plan(
     """
     with refusing():
         check_codecs(codec or [])
-        check_writable(json_file)
+        for path in (json_file, html):
+            check_writable(path)
         from gradwire.planner.request import Request
 
         request = Request(
             params, workers, bandwidth, latency, compute, cores, profile, tuple(codec or ())
         )
         planned = request.planned()
-    deliver([planned.to_json()], json_file, shown(planned))
+    files = {} if html is None else {html: lambda: _write_page(planned, html, json_file)}
+    deliver([planned.to_json()], json_file, shown(planned), files=files)
+
+
+def _write_page(planned: Planned, path: Path, json_file: Path | None) -> None:
+    from gradwire.planner.page import page
+
+    path.write_text(page(planned), encoding="utf-8")
+    show(json_file, Text(f"Page: {path}", no_wrap=True, overflow="ignore"))
 
 
 def shown(planned: Planned) -> Group:

@@ -23,6 +23,7 @@ class Planned:
     works: tuple[Work, ...]
     rows: tuple[advice.Row, ...]
     refused: dict[str, str]
+    rates: dict[str, rates.Rates]
     machine: str
 
     @property
@@ -102,8 +103,8 @@ class Request:
             raw_s=rates.table()["rates"]["none"].encode,
         )
         found = rates.rates_of(self.codecs or rates.CODECS)
-        works, refused = _works(found, self.workers)
-        return _planned(setting, works, refused, rates.table()["machine"])
+        works, refused = works_among(found, self.workers)
+        return _planned(setting, works, refused, found, rates.table()["machine"])
 
     def _of_profile(self, path: Path) -> Planned:
         known = profile.read(path)
@@ -116,7 +117,8 @@ class Request:
                 "Probe with `-c` for each codec."
             )
         setting, works = known.setting(), [known.work(spec, workers) for spec in specs]
-        return _planned(self._changed(setting, workers), works, {}, known.machine)
+        found = {spec: rates.Rates(**known.rates[spec]["busy"]) for spec in specs}
+        return _planned(self._changed(setting, workers), works, {}, found, known.machine)
 
     def _changed(self, setting: Setting, workers: int) -> Setting:
         """The setting of a profile, with what was asked for in place of what was measured."""
@@ -154,7 +156,7 @@ def network_of(workers: int, rate: float, latency: float) -> Network:
     return replace(ideal, send_cpu=cpu, ring_cpu=cpu, half_cpu=cpu)
 
 
-def _works(found: dict[str, rates.Rates], workers: int) -> tuple[list[Work], dict[str, str]]:
+def works_among(found: dict[str, rates.Rates], workers: int) -> tuple[list[Work], dict[str, str]]:
     """What codecs do; those that cannot be added among so many workers are left out, and why."""
     tried = {spec: _work(each, workers) for spec, each in found.items()}
     refused = {spec: str(work) for spec, work in tried.items() if isinstance(work, ValueError)}
@@ -168,12 +170,17 @@ def _work(each: rates.Rates, workers: int) -> Work | ValueError:
         return error
 
 
-def _planned(setting: Setting, works: list[Work], refused: dict[str, str], machine: str) -> Planned:
+def _planned(
+    setting: Setting,
+    works: list[Work],
+    refused: dict[str, str],
+    found: dict[str, rates.Rates],
+    machine: str,
+) -> Planned:
     if not works:
         raise ValueError(f"no codec is left to plan with: {' '.join(refused.values())}")
     bf16 = next((work for work in works if work.codec == advice.BF16), None)
     if bf16 is None:
         bf16 = rates.work_of(rates.table()["rates"]["bf16"], setting.network.workers)
-    return Planned(
-        setting, tuple(works), tuple(advice.rows(setting, works, bf16)), refused, machine
-    )
+    rows = tuple(advice.rows(setting, works, bf16))
+    return Planned(setting, tuple(works), rows, refused, found, machine)
