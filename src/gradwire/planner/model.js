@@ -96,10 +96,12 @@ function replay(buckets, rate, cores, lanes, dealt) {
   return {step: now, compute: computeEnd};
 }
 
-function network(workers, rate, latency, cpu) {
+/** Latencies of collectives are multiples of that of a message; `times` has measured ones. */
+function network(workers, rate, latency, cpu, times) {
+  const known = times || {ring: 2 * (workers - 1), exchange: 1, gather: workers - 1};
   return {
-    workers, rate, cpu, ring: 2 * (workers - 1) * latency, share: latency, exchange: latency,
-    gather: (workers - 1) * latency,
+    workers, rate, cpu, ring: known.ring * latency, share: latency,
+    exchange: known.exchange * latency, gather: known.gather * latency,
   };
 }
 
@@ -163,9 +165,9 @@ function coarse(values, workers, params) {
   return Array(shown).fill({values: values / shown, count: real / shown});
 }
 
-/** Seconds of a step. `where` is {params, compute, workers, rate, latency, cores, cpu}. */
+/** Seconds of a step. `where` is {params, compute, workers, rate, latency, cores, cpu, times}. */
 function predict(where, work) {
-  const net = network(where.workers, where.rate, where.latency, where.cpu);
+  const net = network(where.workers, where.rate, where.latency, where.cpu, where.times);
   const own = work.codec !== "plain DDP";
   const share = Math.min(1, where.cores);
   let before = 0;

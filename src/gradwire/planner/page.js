@@ -70,7 +70,8 @@ function makeSliders() {
 }
 
 function where(rate) {
-  return Object.assign({}, state, {rate, cores: DATA.cores, cpu: DATA.cpu});
+  const times = state.workers === DATA.start.workers ? DATA.times : null;
+  return Object.assign({}, state, {rate, cores: DATA.cores, cpu: DATA.cpu, times});
 }
 function worksHere() { return DATA.works[String(state.workers)]; }
 

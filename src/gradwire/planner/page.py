@@ -12,6 +12,7 @@ from typing import Any
 
 from gradwire.planner import advice
 from gradwire.planner.layout import MIN_NUMEL
+from gradwire.planner.network import Network
 from gradwire.planner.request import Planned, works_among
 from gradwire.planner.work import PLAIN, raw
 
@@ -48,6 +49,7 @@ def data(planned: Planned) -> dict[str, Any]:
         },
         "workers": known,
         "works": works,
+        "times": _times(net),
         "cores": setting.cores,
         "cpu": net.send_cpu,
         "worth": advice.WORTH,
@@ -59,6 +61,14 @@ def data(planned: Planned) -> dict[str, Any]:
             "its curve."
         ),
     }
+
+
+def _times(net: Network) -> dict[str, float] | None:
+    """Latencies of collectives, as multiples of that of a message."""
+    if not net.share_s:
+        return None
+    names = {"ring": net.ring_s, "exchange": net.exchange_s, "gather": net.gather_s}
+    return {name: seconds / net.share_s for name, seconds in names.items()}
 
 
 def _works(planned: Planned, workers: int) -> list[dict[str, Any]]:
