@@ -64,8 +64,11 @@ class Request:
 
     def __call__(self, listener: Callable[[Any], None]) -> None:
         """Be one of the workers."""
+        import torch
+
         from gradwire.planner.probe.run import probe
 
+        torch.set_num_threads(1)
         found = probe(
             self.subject(), self.codecs, self.seconds, lambda done, what: listener((done, what))
         )

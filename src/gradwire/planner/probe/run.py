@@ -42,7 +42,6 @@ class Subject:
 
 def probe(subject: Subject, specs: Sequence[str], seconds: float, say: Progress) -> Profile:
     """Everything, in about so many seconds."""
-    torch.set_num_threads(1)
     link = LinkProbe(seconds * LINK)
     for place, what in enumerate(link.run()):
         say(LINK * (place + 1) / 5, what)
