@@ -7,19 +7,15 @@
 On each link the workers first probe it (`gradwire probe`), then the variants are timed. What was
 measured is kept in the folder of `--out`, a file for each link, so a run that was cut short goes on
 where it stopped; `--anew` measures again, and `--report` only reads. It fails if the predictions
-are worse than `MEDIAN`, `MOST` and `RIGHT` say. PowerSGD, which is PyTorch's, is not predicted.
+are worse than `plan_verdict.py` allows. PowerSGD, which is PyTorch's, is not predicted.
 Beside each prediction stands that of the Global-QSGD paper's own model.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import link_run
@@ -28,32 +24,7 @@ from gradwire.planner import paper, profile
 from gradwire.planner.work import raw
 from link_results import BASELINES, COMPUTE, HALF, PLAIN, POWERSGD, Link, Row, read, write
 from links import CODECS, require_root
-
-MEDIAN, MOST, RIGHT = 0.07, 0.15, 0.95
-"""The most that the median and the 90th percentile of errors may be, and the least share of rows
-whose "pays, or does not" is right, of those that differ from plain DDP by more than `CLEAR`."""
-CLEAR = 0.10
-
-
-@dataclass(frozen=True)
-class Checked:
-    """One row: seconds a step."""
-
-    link: Link
-    what: str
-    measured: float
-    predicted: float
-    paper: float | None
-    pays: bool | None  # None: too near to plain DDP to say
-    said: bool | None
-
-    @property
-    def error(self) -> float:
-        return self.predicted / self.measured - 1
-
-    @property
-    def paper_error(self) -> float | None:
-        return None if self.paper is None else self.paper / self.measured - 1
+from plan_verdict import CLEAR, Checked, table, verdict
 
 
 def main() -> None:
@@ -165,48 +136,6 @@ def predicted(found: profile.Profile, what: str) -> tuple[float, float | None]:
         work = found.work(what)
     by_paper = raw(PLAIN, found.workers) if what == "none" else work
     return there.predict(work).step_s, paper.step_s(there, by_paper)
-
-
-def table(found: Sequence[Checked]) -> str:
-    layout = "{:28} {:26} {:>9} {:>9} {:>7} {:>9} {:>9}"
-    lines = [layout.format("link", "what", "measured", "predicted", "error", "paper", "its error")]
-    for row in found:
-        by_paper, error = "", ""
-        if row.paper is not None and row.paper_error is not None:
-            by_paper, error = f"{row.paper:.3f}", f"{row.paper_error:+.0%}"
-        wrong = "" if row.pays == row.said else "  wrong: pays or not"
-        lines.append(
-            layout.format(
-                str(row.link), row.what, f"{row.measured:.3f}", f"{row.predicted:.3f}",
-                f"{row.error:+.0%}", by_paper, error,
-            ) + wrong
-        )  # fmt: skip
-    return "\n".join(lines)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The least value that at least `share` of them do not exceed."""
-    ranked = sorted(values)
-    return ranked[min(len(ranked) - 1, max(0, math.ceil(share * len(ranked)) - 1))]
-
-
-def verdict(found: Sequence[Checked]) -> int:
-    """Say how right it is; 1 if that is not enough."""
-    errors = [abs(row.error) for row in found]
-    theirs = [abs(row.paper_error) for row in found if row.paper_error is not None]
-    clear = [row for row in found if row.pays is not None]
-    right = sum(row.pays == row.said for row in clear) / len(clear) if clear else 1.0
-    median, most = statistics.median(errors), percentile(errors, 0.9)
-    print(
-        f"{len(found)} rows: median error {median:.1%} (at most {MEDIAN:.0%}), 90th percentile "
-        f"{most:.1%} (at most {MOST:.0%}); pays or not is right in {right:.0%} of {len(clear)} "
-        f"clear rows (at least {RIGHT:.0%})."
-    )
-    print(
-        f"The paper's model: median error {statistics.median(theirs):.0%}, 90th percentile "
-        f"{percentile(theirs, 0.9):.0%}."
-    )
-    return int(median > MEDIAN or most > MOST or right < RIGHT)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ from gradwire.planner.layout import Chunk, Ready, chunks, cut, even
 from gradwire.planner.messages import Messages
 from gradwire.planner.network import Network
 from gradwire.planner.predict import Model, Setting, breakeven, bytes_of
-from gradwire.planner.replay import Bucket, Stage, Wire, replay
+from gradwire.planner.replay import replay
 from gradwire.planner.request import Request
+from gradwire.planner.stage import Bucket, Stage, Wire
 from gradwire.planner.work import PLAIN, Work, raw
 
 WORKERS = st.sampled_from([2, 3, 4, 8, 64, 1000])

@@ -10,9 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.console import Group
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
 from gradwire.lab.request import is_first_worker, torchrun_workers
 from gradwire.terminal.interrupts import interruptible
@@ -26,7 +24,6 @@ from gradwire.terminal.output import (
     deliver,
     refusing,
 )
-from gradwire.terminal.tables import Column, Stacked
 
 if TYPE_CHECKING:
     from gradwire.planner.probe.run import Subject
@@ -114,6 +111,8 @@ def probe(
             check_writable(json_file)
     found = _run(request, workers or torchrun_workers() or 2)
     if found is not None:
+        from gradwire.planner.probe.summary import shown
+
         deliver([found.to_json()], json_file, shown(found))
     if torchrun_workers():
         _leave()
@@ -180,41 +179,3 @@ def _leave() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)
-
-
-def shown(profile: Profile) -> Group:
-    """The profile for people."""
-    from gradwire.planner.units import show_bytes, show_rate, show_seconds
-
-    link, model, slow = profile.link, profile.model, profile.slowdown
-    params = sum(sum(bucket["sizes"]) for bucket in model["buckets"])
-    ready = ", ".join(show_seconds(bucket["at_s"]) for bucket in model["buckets"])
-    burst = f"; {show_bytes(link['burst'])} pass at once" if link["burst"] else ""
-    lines = [
-        f"link      {show_rate(link['rate'])} between {profile.workers} workers, all at once, in "
-        f"three streams{burst}; {show_seconds(link['latency_s'])} one way",
-        f"          one way {show_rate(link['one_way_1'])}, in three streams "
-        f"{show_rate(link['one_way_3'])}; both ways {show_rate(link['both_way_1'])} and "
-        f"{show_rate(link['both_way_3'])} each",
-        f"model     {model['name']}: {params:,} parameters, {show_seconds(model['compute_s'])} a "
-        f"step; buckets are ready after {ready}",
-        f"cores     {profile.cores:.2g} a worker of {profile.machine}; beside a codec the step "
-        f"takes {slow['ratio']:.2f} times as long",
-    ]
-    text = Text("\n".join(lines), no_wrap=False)
-    return Group(text, "", Stacked(profile.codecs, str, [_speeds(profile)]))
-
-
-def _speeds(profile: Profile) -> list[Column[str]]:
-    def gvps(codec: str, when: str, what: str) -> str:
-        seconds = profile.rates[codec][when][what]
-        return f"{1e-9 / seconds:.3f}" if seconds else "-"
-
-    heads = [
-        ("encode\nGv/s", "alone", "encode"), ("decode\nGv/s", "alone", "decode"),
-        ("encode\nbusy", "busy", "encode"), ("decode\nbusy", "busy", "decode"),
-    ]  # fmt: skip
-    return [
-        Column(head, lambda codec, when=when, what=what: gvps(codec, when, what))  # type: ignore[misc]
-        for head, when, what in heads
-    ]

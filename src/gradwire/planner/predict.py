@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
 from gradwire.planner.layout import Chunk, Ready, chunks, coarse, even
 from gradwire.planner.network import Network
-from gradwire.planner.replay import Bucket, Job, Replayed, Wire
 from gradwire.planner.replay import replay as replay_step
+from gradwire.planner.stage import Bucket, Job, Replayed, Wire
 from gradwire.planner.work import HALF, PLAIN, Work, raw
 
 LANES, GLOO_THREADS = 3, 2
@@ -21,8 +20,7 @@ SETTLED = 3
 class Model:
     """What is trained: when its buckets are ready, and after how long a step without exchange ends.
 
-    `is_even` if only the number of parameters is known. `bucket_s` is what DDP and a hook of ours
-    do for each bucket, beside its values.
+    `is_even` if only the number of parameters is known.
     """
 
     buckets: tuple[Ready, ...]
@@ -44,15 +42,13 @@ class Model:
 class Setting:
     """Where a step is taken. `cores` are those of one worker, if all share them evenly.
 
-    `raw_s` is what a raw bucket costs a core for each value, beside the ring, and `small_s` what
-    the last message, of small parameters, does beside its latency.
+    `raw_s` is what a raw bucket costs a core for each value, beside the ring.
     """
 
     network: Network
     model: Model
     cores: float
     raw_s: float = 0.0
-    end_s: float = 0.0
 
     def at_rate(self, rate: float) -> Setting:
         """The same over a link of another rate, whose share that a ring reaches stays."""
@@ -80,8 +76,7 @@ class Setting:
             dealt=own,
             steps=SETTLED if net.burst else 1,
         )
-        step_s = max(found.step_s, _after(found, model, self.cores)) + self.end_s
-        return replace(found, step_s=step_s)
+        return replace(found, step_s=max(found.step_s, _after(found, model)))
 
     def _buckets(self, work: Work) -> list[Bucket]:
         share = min(1.0, self.cores)  # a second of compute was measured beside all other workers
@@ -111,7 +106,7 @@ class Setting:
         return [work.stages(chunk, net) for chunk in cut]
 
 
-def _after(found: Replayed, model: Model, cores: float) -> float:
+def _after(found: Replayed, model: Model) -> float:
     """The backward pass goes on for a moment after the last bucket."""
     rest = model.compute_s - model.buckets[-1].at_s
     return found.compute_s + max(rest, 0.0)
@@ -150,9 +145,3 @@ def breakeven(setting: Setting, work: Work, against: Work) -> float | None:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if pays(middle) else (low, middle)
     return low
-
-
-def ranked(setting: Setting, works: Sequence[Work]) -> list[tuple[Work, Replayed]]:
-    """All works, fastest first."""
-    found = [(work, setting.predict(work)) for work in works]
-    return sorted(found, key=lambda pair: pair[1].step_s)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradwire.planner.layout import Chunk
 from gradwire.planner.network import Network
-from gradwire.planner.replay import Stage
+from gradwire.planner.stage import Stage
 
 
 @dataclass(frozen=True)
