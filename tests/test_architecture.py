@@ -20,7 +20,7 @@ ROOMS = [
     {"reduction"},
     {"adapters"},
     {"integrations", "terminal"},
-    {"lab"},
+    {"lab", "planner"},
     {"cli"},
 ]
 """Each imports from those above it. `__init__` and `__main__` may import everything."""

@@ -60,7 +60,9 @@ def test_version():
     assert run("--version").output == f"gradwire {gradwire.__version__}\n"
 
 
-@pytest.mark.parametrize("command", [[], ["codecs"], ["bench"], ["train"], ["inspect"]])
+@pytest.mark.parametrize(
+    "command", [[], ["codecs"], ["bench"], ["train"], ["inspect"], ["probe"], ["plan"]]
+)
 def test_help_has_a_worked_example(command):
     shown = run(*command, "--help")
     assert shown.exit_code == 0
@@ -91,7 +93,7 @@ def test_examples_of_the_help_run(tmp_path, monkeypatch):
             assert words[words.index("-m") + 1] == "gradwire"
         else:
             exec(line, python)
-    assert ran == {"codecs", "bench", "train", "inspect"}
+    assert ran == {"codecs", "bench", "train", "inspect", "probe", "plan"}
     assert len(json.loads((tmp_path / "codecs.json").read_text())) == len(REGISTRY)
 
 

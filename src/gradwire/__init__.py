@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gradwire.codecs.qsgd import QSGD as QSGD
     from gradwire.collectives import simulate as simulate
     from gradwire.key import Key as Key
+    from gradwire.planner.probe.script import probe as probe
     from gradwire.reduction.policy import Policy as Policy
     from gradwire.reduction.stats import Stats as Stats
     from gradwire.wire import WireError as WireError
@@ -50,6 +51,7 @@ _HOMES = {
     "QSGD": "codecs.qsgd",
     "simulate": "collectives",
     "Key": "key",
+    "probe": "planner.probe.script",
     "Policy": "reduction.policy",
     "Stats": "reduction.stats",
     "WireError": "wire",

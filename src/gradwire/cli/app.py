@@ -1,4 +1,4 @@
-"""The command line: `gradwire codecs | bench | train | inspect`.
+"""The command line: `gradwire codecs | bench | train | inspect | probe | plan`.
 
 Every command takes `--json FILE` and, where it needs codecs, `-c SPEC`, repeatable. Each imports
 what is slow to import, torch above all, when it runs.
@@ -14,6 +14,8 @@ from gradwire import __version__
 from gradwire.cli.bench import bench
 from gradwire.cli.codecs import codecs
 from gradwire.cli.inspect import inspect
+from gradwire.cli.plan import plan
+from gradwire.cli.probe import probe
 from gradwire.cli.train import train
 
 app = typer.Typer(
@@ -49,5 +51,5 @@ def main(
     """
 
 
-for command in (codecs, bench, train, inspect):
+for command in (codecs, bench, train, inspect, probe, plan):
     app.command()(command)

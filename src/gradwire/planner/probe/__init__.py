@@ -1,0 +1,1 @@
+"""Measurements of links, codecs and models, among workers that are joined already."""
