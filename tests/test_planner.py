@@ -262,8 +262,10 @@ def test_bytes_for_a_value_are_those_of_long_buckets(spec, workers):
 def test_cutting_loses_no_value_and_cuts_as_the_reducer_does(sizes, count):
     from gradwire.collectives import parts
 
-    slices = [parts.Slice(None, 0, size) for size in sizes]  # type: ignore[arg-type]
-    theirs = [[piece.numel for piece in found] for found in parts.cut(slices, 512, count)]
+    codec = gw.QSGD()
+    assert codec.grain == 512
+    slices = parts.whole([parts.Part(torch.empty(n, device="meta"), 0, codec) for n in sizes])
+    theirs = [[piece.numel for piece in found] for found in parts.cut(slices, count)]
     assert cut(sizes, 512, count) == theirs
     assert sum(map(sum, chunks(sizes, 512, 2))) == sum(sizes)
 

@@ -13,14 +13,14 @@ from functools import cached_property
 
 import torch
 
-from gradwire.adaptive import LearningCodec
-from gradwire.codec import AgreeingCodec, Codec, ReducibleCodec
+from gradwire.adaptive import AdaptiveCodec, FittedCodec
+from gradwire.codec import Adder, Codec, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Identity
 from gradwire.collectives.choose import choose
 from gradwire.collectives.framing import aligned
 from gradwire.planner.layout import Ready, chunks, cut
-from gradwire.transport.link import ring_nbytes
+from gradwire.transport.account import ring_nbytes
 
 _LONG = 1 << 20
 _FEW = 8
@@ -46,25 +46,31 @@ class Messages:
         """How it travels; raw, by the backend's ring, if nothing is coded."""
         if isinstance(self.codec, Identity):
             return "all_reduce"
-        return choose(self.codec, self.workers)
+        codec = self.codec
+        first = codec.first(_LONG) if isinstance(codec, AdaptiveCodec) else codec
+        return choose(first, self.workers).name
+
+    @property
+    def _adder(self) -> Adder:
+        assert isinstance(self.codec, SummableCodec)
+        return self.codec.adder(self.workers)
 
     @property
     def grain(self) -> int | None:
         """Where a vector may be cut."""
-        return None if isinstance(self.codec, LearningCodec) else self.codec.grain
+        return self.codec.grain
 
     @property
     def is_exact(self) -> bool:
         """Do sizes depend on lengths alone?"""
-        learns = isinstance(self.codec, LearningCodec) or self.codec.num_dependent(self.workers)
-        return self.codec.fixed_size and not learns
+        return self.codec.fixed_size and not isinstance(self.codec, AdaptiveCodec)
 
     def per_value(self) -> tuple[float, float, float]:
         """Bytes that a worker sends for a value of a long vector: to ask, first, and in between."""
         n, numel = self.workers, _LONG
         if self.collective == "all_reduce":
             return 0.0, ring_nbytes(4 * numel, n) / numel, 0.0
-        if isinstance(self.codec, LearningCodec):
+        if isinstance(self.codec, FittedCodec):
             return (
                 0.0,
                 (n - 1) / n * 4 / IMAGE * (n if n == 2 else 1),
@@ -76,12 +82,11 @@ class Messages:
         if self.collective == "two_shot":
             sent = share * self._payload(numel) / numel
             return 0.0, sent, sent
-        assert isinstance(self.codec, ReducibleCodec)
         ask = self._statistics_nbytes([numel], 0) / numel
-        code = self.codec.code_nbytes(numel, n) / numel
+        code = self._adder.code_nbytes(numel) / numel
         if n == 2:
             return ask, code, 0.0
-        return ask, share * code, share * self.codec.total_nbytes(numel, n) / numel
+        return ask, share * code, share * self._adder.total_nbytes(numel) / numel
 
     def step_nbytes(self, buckets: Sequence[Ready], rank: int = 0) -> int:
         """All that worker `rank` sends in a step."""
@@ -112,18 +117,17 @@ class Messages:
         return sum(sizes) - sizes[rank] + (self.workers - 1) * (sizes[rank] + told)
 
     def _code_nbytes(self, sizes: Sequence[int], shards: Sequence[Sequence[int]], rank: int) -> int:
-        codec, n = self.codec, self.workers
-        assert isinstance(codec, ReducibleCodec)
+        n, adder = self.workers, self._adder
         asked = self._statistics_nbytes(sizes, rank)
         if n == 2:
-            return asked + sum(codec.code_nbytes(size, n) for size in sizes)
-        codes = [sum(codec.code_nbytes(size, n) for size in shard) for shard in shards]
-        own = sum(codec.total_nbytes(size, n) for size in shards[rank])
+            return asked + sum(adder.code_nbytes(size) for size in sizes)
+        codes = [sum(adder.code_nbytes(size) for size in shard) for shard in shards]
+        own = sum(adder.total_nbytes(size) for size in shards[rank])
         return asked + sum(codes) - codes[rank] + (n - 1) * own
 
     def _statistics_nbytes(self, sizes: Sequence[int], rank: int) -> int:
         codec, n = self.codec, self.workers
-        assert isinstance(codec, AgreeingCodec)
+        assert isinstance(codec, SummableCodec)
         numel = sum(codec.statistics(torch.zeros(size)).numel() for size in sizes)
         if not numel:
             return 0

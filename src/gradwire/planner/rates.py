@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from gradwire.adaptive import LearningCodec
-from gradwire.codec import Codec, ReducibleCodec
+from gradwire.adaptive import AdaptiveCodec, FittedCodec
+from gradwire.codec import Codec, SummableCodec
 from gradwire.codecs import parse
 from gradwire.key import Key
 from gradwire.planner.messages import Messages
@@ -61,9 +61,9 @@ def table() -> dict[str, Any]:
 
 def measure(spec: str, numel: int = _NUMEL, seed: int = 0) -> Rates:
     """The rates of a codec on Gaussian values, alone, in one thread: the best of some rounds."""
-    codec = parse(spec)
-    if isinstance(codec, LearningCodec):
-        codec = codec.example(numel)
+    codec: Codec = parse(spec)
+    if isinstance(codec, AdaptiveCodec):
+        codec, *_ = codec.examples(numel)
     x = torch.randn(numel, generator=torch.Generator().manual_seed(seed))
     key, out = Key(seed=seed), torch.zeros(numel)
     room = torch.zeros(codec.max_nbytes(numel), dtype=torch.uint8)
@@ -90,13 +90,14 @@ def measure(spec: str, numel: int = _NUMEL, seed: int = 0) -> Rates:
 
 def _sums(codec: Codec, x: torch.Tensor, key: Key) -> tuple[float, float]:
     """Seconds of statistics, and of adding the codes of one worker."""
-    if not isinstance(codec, ReducibleCodec):
+    if not isinstance(codec, SummableCodec):
         return 0.0, 0.0
     numel, workers = x.numel(), 4
-    codes = torch.zeros(workers, codec.code_nbytes(numel, workers), dtype=torch.uint8)
-    total = torch.zeros(codec.total_nbytes(numel, workers), dtype=torch.uint8)
+    adder = codec.adder(workers)
+    codes = torch.zeros(workers, adder.code_nbytes(numel), dtype=torch.uint8)
+    total = torch.zeros(adder.total_nbytes(numel), dtype=torch.uint8)
     statistics = best(lambda: codec.statistics(x)) if codec.statistics(x).numel() else 0.0
-    return statistics, best(lambda: codec.add_codes(codes, total, numel, key, 0)) / workers
+    return statistics, best(lambda: adder.add(codes, total, numel, key)) / workers
 
 
 def best(work: Callable[[], object]) -> float:
@@ -137,7 +138,7 @@ def work_of(rates: Rates, workers: int, job_s: float = JOB_S) -> Work:
         rates.codec, messages.collective,
         ask_s=rates.statistics, first_s=rates.encode, middle_s=middle_s, last_s=last_s,
         job_s=job_s, ask_bytes=ask_bytes, first_bytes=first_bytes, middle_bytes=middle_bytes,
-        announces=not codec.fixed_size, in_turn=isinstance(codec, LearningCodec),
+        announces=not codec.fixed_size, in_turn=isinstance(codec, FittedCodec),
         whole=messages.grain is None, nmse=rates.nmse,
     )  # fmt: skip
 
