@@ -7,6 +7,28 @@ import torch
 
 from world import World
 
+SLOW = (
+    "test_two_processors",
+    "test_layouts",
+    "test_lab",
+    "test_report",
+    "test_output",
+    "test_integrations",
+    "test_planner_page",
+    "test_planner_probe",
+    "test_what_is_counted_is_what_interfaces_send",
+    "test_threads_do_not_change_the_bits",
+    "test_all_reduce_is_near_the_mean_in_the_type_given",
+    "test_compiled_kernels_are_kept_by",
+)
+"""Files and tests that `-m "not slow"` leaves out beside those that are marked where they stand."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem in SLOW or item.name.startswith(SLOW):
+            item.add_marker("slow")
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
