@@ -36,7 +36,7 @@ check: venv
 
 bench: venv
 	$(BIN)/gradwire bench
-	$(BIN)/python benchmarks/links.py --quick  # needs root, and says so
+	$(BIN)/python benchmarks/links.py --quick
 
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -70,6 +70,7 @@ def result(
         workers=4,
         seed=0,
         parameters=1234,
+        link=None,
         curve=curve,
         remarks=remarks,
     )

@@ -7,9 +7,14 @@ from types import TracebackType
 
 from rich import progress
 
+from gradwire.lab.links.shape import Shape
 from gradwire.lab.records import Event, Progress, Remark, Result, Settings
 from gradwire.lab.table import score, score_title
 from gradwire.terminal.output import console, counted, discard
+
+
+def _on(link: Shape | None) -> str:
+    return "" if link is None else f" joined by links of {link.title}"
 
 
 class Display:
@@ -34,7 +39,8 @@ class Display:
         ]
         self._say(
             f"{settings.task}: {counted(settings.steps, 'step')} on "
-            f"{counted(settings.workers, 'worker')} with {', '.join(settings.codecs)}"
+            f"{counted(settings.workers, 'worker')}{_on(settings.link)} "
+            f"with {', '.join(settings.codecs)}"
         )
 
     def __call__(self, event: Event) -> None:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gradwire.lab.links.shape import Shape
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -22,6 +24,7 @@ class Settings:
     seed: int
     threads: int
     data: Path | None
+    link: Shape | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Result:
     workers: int
     seed: int
     parameters: int
+    link: str | None
     curve: tuple[Point, ...]
     remarks: tuple[str, ...] = ()
 

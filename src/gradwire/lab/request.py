@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradwire.lab.links.shape import Shape
 from gradwire.lab.records import Settings
 from gradwire.terminal.output import (
     check_at_least_one,
@@ -17,6 +18,7 @@ from gradwire.terminal.output import (
 )
 
 DEFAULT_WORKERS = 4
+MOST_LINKED = 200
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,20 @@ class Request:
     seed: int
     threads: int
     data: Path | None
+    link: str | None = None
+
+    def shape(self) -> Shape | None:
+        """The link, which must be prepared before anything else. Raises `ValueError`."""
+        if self.link is None:
+            return None
+        if torchrun_workers():
+            raise ValueError(
+                "`--link` joins workers that are started here, but torchrun started these; "
+                "leave out one of the two."
+            )
+        if (self.workers or DEFAULT_WORKERS) > MOST_LINKED:
+            raise ValueError(f"`--link` joins at most {MOST_LINKED} workers, got {self.workers}.")
+        return Shape.parse(self.link)
 
     def settings(self) -> Settings:
         """Fill in what was left open. Raises `ValueError` if the request cannot be met."""
@@ -51,8 +67,9 @@ class Request:
         check_seed(self.seed)
         steps = self._num_steps(task.steps, len(task.data(self.data).train), workers * batch)
         return Settings(
-            self.task, self.codecs, workers, steps, batch, lr, self.seed, self.threads, self.data
-        )
+            self.task, self.codecs, workers, steps, batch, lr, self.seed, self.threads, self.data,
+            self.shape(),
+        )  # fmt: skip
 
     def _num_workers(self) -> int:
         started = torchrun_workers()

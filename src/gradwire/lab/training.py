@@ -106,6 +106,7 @@ class Run:
             workers=self.settings.workers,
             seed=self.settings.seed,
             parameters=replica.num_values(),
+            link=None if self.settings.link is None else str(self.settings.link),
             curve=log.curve(),
             remarks=(*heard, *on_run(codec, self.settings.workers, learned, stats)),
         )
