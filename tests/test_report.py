@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gradwire.lab.records import Point, Result, Settings
+from gradwire.lab.records import Evaluation, Point, Result, Settings
 from gradwire.lab.report import color, page, write_report
-from gradwire.lab.table import Comparison, behind, score, score_title
+from gradwire.lab.scores import behind, score_text, score_title, sooner
+from gradwire.lab.summary import summary
+from gradwire.lab.table import Comparison
 
 CODECS = ("none", "qsgd:bits=4", "<b>odd</b>")
 PLOTS = ("loss-steps", "loss-bytes", "loss-time")
@@ -39,7 +41,7 @@ pytest.importorskip("plotly")
 
 
 def settings(codecs: tuple[str, ...] = CODECS) -> Settings:
-    return Settings("mnist-cnn", codecs, 4, 20, 32, 0.05, 0, 1, None)
+    return Settings("mnist-cnn", codecs, 4, 20, 32, 0.05, 0, 1, None, None, None, 1)
 
 
 def result(
@@ -49,8 +51,14 @@ def result(
     score: float = 0.975,
     score_name: str = "accuracy",
     remarks: tuple[str, ...] = (),
+    target: float | None = None,
+    pace: float = 0.1,
+    step_s: float = 0.1,
 ) -> Result:
-    curve = tuple(Point(i, loss / i, 1000 * i, 0.1 * i) for i in range(1, 21))
+    curve = tuple(Point(i, loss / i, 1000 * i, pace * i) for i in range(1, 21))
+    scores = tuple(
+        Evaluation(i, score * i / 20, loss / i, 1000 * i, pace * i) for i in range(2, 21, 2)
+    )
     return Result(
         codec=codec,
         task="mnist-cnn",
@@ -61,7 +69,7 @@ def result(
         bytes_per_step=1000,
         bits_per_value=8.0,
         ratio=ratio,
-        step_s=0.1,
+        step_s=step_s,
         compute_s=0.05,
         encode_s=0.01,
         comm_s=0.02,
@@ -71,6 +79,11 @@ def result(
         seed=0,
         parameters=1234,
         link=None,
+        target=target,
+        reached=next(
+            (each for each in scores if target is not None and each.score >= target), None
+        ),
+        scores=scores,
         curve=curve,
         remarks=remarks,
     )
@@ -168,8 +181,8 @@ def test_without_none_there_is_nothing_to_be_behind() -> None:
 
 def test_a_score_is_named_and_written_as_its_kind_is_read() -> None:
     bits = result("none", score=2.34567, score_name="bits_per_character")
-    assert (score_title(bits), score(bits)) == ("test bits per character", "2.3457")
-    assert score(result("none")) == "97.50%"
+    assert (score_title(bits), score_text(bits)) == ("test bits per character", "2.3457")
+    assert score_text(result("none")) == "97.50%"
     assert "test bits/character" in page(settings(("none",)), [bits])
 
 
@@ -195,7 +208,7 @@ def test_long_names_are_broken_after_commas_alone(width: int, score_name: str) -
 def test_every_table_names_its_codecs_at_any_width(width: int) -> None:
     names = ["none", "qsgd:bits=4", "global-qsgd:dither=exponential"]
     text = shown([result(name) for name in names], width)
-    *tables, _ = text.split("\n\n")
+    *tables, _caption, _sum = text.split("\n\n")
     assert len(tables) > 1
     for table in tables:
         assert max(map(len, table.splitlines())) <= width
@@ -218,11 +231,76 @@ def test_what_is_to_be_known_of_a_run_is_in_table_report_and_json() -> None:
 
 
 def test_one_worker_is_not_workers() -> None:
-    alone = Settings("mnist-cnn", ("none",), 1, 1, 1, 0.05, 0, 1, None)
+    alone = Settings("mnist-cnn", ("none",), 1, 1, 1, 0.05, 0, 1, None, None, None, 1)
     report = page(alone, [result("none")])
     assert "mnist-cnn on 1 worker<" in report
     assert "<b>1</b> step<" in report
     assert "<b>1</b> example a worker" in report
+
+
+def race(**paces: float) -> list[Result]:
+    """Results of codecs that reach 80 % of a score of 0.975 at step 18, at their own pace."""
+    return [result(name, target=0.8, pace=pace) for name, pace in paces.items()]
+
+
+def test_the_table_says_how_much_sooner_the_target_was_reached() -> None:
+    results = [*race(none=0.4, qsgd=0.1), result("fft", score=0.7, target=0.8)]
+    text = shown(results)
+    table = text.partition("\n\n")[0]
+    rows = {line.split()[0]: line.split()[1:5] for line in table.splitlines()}
+    assert rows["none"] == ["1.0", "7.2", "18", "0.0"]
+    assert rows["qsgd"] == ["4.0", "1.8", "18", "0.0"]
+    assert rows["fft"] == ["-", "never", "never", "never"]
+    assert "seconds steps" in " ".join(text.split())
+    assert "to 80%" in text
+    assert (sooner(results[1], results), sooner(results[2], results)) == (4.0, None)
+    assert sooner(results[1], results[1:]) is None
+
+
+def test_a_brief_table_is_short_and_ends_with_the_sum() -> None:
+    results = race(none=0.4, qsgd=0.1)
+    out = Console(width=100, file=io.StringIO())
+    out.print(Comparison(results, brief=True))
+    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 6
+    assert lines[-1] == summary(results)
+
+
+@pytest.mark.parametrize(
+    ("results", "sentence"),
+    [
+        (
+            race(none=0.4, qsgd=0.1),
+            "qsgd reached 80% accuracy 4.0 times sooner than none (float32): "
+            "after 1.8 s instead of 7.2 s.",
+        ),
+        (
+            race(none=0.1, qsgd=0.4),
+            "No codec reached 80% accuracy sooner than none, which took 1.8 s.",
+        ),
+        (
+            [result("none", score=0.7, target=0.8), *race(fft=0.2)],
+            "fft reached 80% accuracy after 3.6 s; none did not reach it in 20 steps.",
+        ),
+        (
+            [result("none", score=0.7, target=0.8), result("fft", score=0.71, target=0.8)],
+            "No codec reached 80% accuracy in 20 steps; fft came nearest, with 71.00%.",
+        ),
+        (race(fft=0.2), "fft reached 80% accuracy after 3.6 s."),
+        (race(fft=0.2, qsgd=0.1), "qsgd reached 80% accuracy after 1.8 s, sooner than the others."),
+        ([result("none"), result("fft")],
+         "No codec made a step much shorter than none did, which took 100 ms."),
+        ([result("none"), result("fft", step_s=0.02, score=0.78)],
+         "fft made a step 5.0 times shorter than none did, 20 ms instead of 100 ms, with a score "
+         "20.0% worse."),
+        ([result("fp16", step_s=0.05), result("fft")],
+         "fp16 took the shortest steps, 50 ms each."),
+        ([result("fft")], "A step with fft took 100 ms."),
+    ],
+)  # fmt: skip
+def test_a_comparison_comes_to_a_sentence(results: list[Result], sentence: str) -> None:
+    assert summary(results) == sentence
+    assert sentence in " ".join(shown(results).split())
 
 
 def heads(results: list[Result], width: int) -> list[str]:

@@ -67,6 +67,21 @@ def train(
             show_default="loopback",
         ),
     ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SCORE",
+            help="Measure how soon this score is reached on held-out data, such as 0.95.",
+        ),
+    ] = None,
+    eval_every: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEPS",
+            help="Evaluate after so many steps; the time it takes is not counted.",
+            show_default="a 20th of the run, with --target a 50th",
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write plots to DIR/index.html, readable offline."),
@@ -89,8 +104,9 @@ def train(
         torchrun --nproc-per-node 2 -m gradwire train -c qsgd:bits=4
     """
     request = Request(
-        tuple(codec), task, workers, steps, epochs, batch, lr, seed, threads, data, link
-    )
+        tuple(codec), task, workers, steps, epochs, batch, lr, seed, threads, data, link,
+        target, eval_every,
+    )  # fmt: skip
     settings = _checked(request, report, json_file)
     results = _run(settings)
     if results:
@@ -149,12 +165,14 @@ def _deliver(
     settings: Settings, results: list[Result], report: Path | None, json_file: JsonFile
 ) -> None:
     from gradwire.lab.report import FILE_NAME, write_report
+    from gradwire.lab.scores import sooner
     from gradwire.lab.table import Comparison
 
     def write(directory: Path) -> None:
         path = write_report(settings, results, directory)
-        show(json_file, Text(f"Report: {path}", no_wrap=True, overflow="ignore"))
+        show(json_file, Text(f"The page: {path}", no_wrap=True, overflow="ignore"))
 
     files = {} if report is None else {report / FILE_NAME: partial(write, report)}
-    rows = [result.to_json() for result in results]
-    deliver(rows, json_file, Comparison(results), files=files)
+    rows = [each.to_json() | {"times_sooner": sooner(each, results)} for each in results]
+    comparison = Comparison(results, brief=report is not None)
+    deliver(rows, json_file, comparison, files=files)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich import progress
 
 from gradwire.lab.links.shape import Shape
 from gradwire.lab.records import Event, Progress, Remark, Result, Settings
-from gradwire.lab.table import score, score_title
+from gradwire.lab.scores import score_text, score_title
 from gradwire.terminal.output import console, counted, discard
+
+MOST_NAMED = 4  # codecs in the line that says what will be done
 
 
 def _on(link: Shape | None) -> str:
     return "" if link is None else f" joined by links of {link.title}"
+
+
+def _all_of(codecs: Sequence[str]) -> str:
+    if len(codecs) > MOST_NAMED:
+        return counted(len(codecs), "codec")
+    return ", ".join(codecs)
 
 
 class Display:
@@ -40,7 +49,7 @@ class Display:
         self._say(
             f"{settings.task}: {counted(settings.steps, 'step')} on "
             f"{counted(settings.workers, 'worker')}{_on(settings.link)} "
-            f"with {', '.join(settings.codecs)}"
+            f"with {_all_of(settings.codecs)}"
         )
 
     def __call__(self, event: Event) -> None:
@@ -59,7 +68,8 @@ class Display:
         self.results.append(event)
         if not self._out.is_terminal:
             self._say(
-                f"{event.codec}: {score_title(event)} {score(event)}, test loss {event.loss:.4f}, "
+                f"{event.codec}: {score_title(event)} {score_text(event)}, "
+                f"test loss {event.loss:.4f}, "
                 f"{event.bytes_per_step:,.0f} bytes and {event.step_s:.3f} s a step"
             )
 

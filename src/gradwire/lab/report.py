@@ -12,15 +12,8 @@ from pathlib import Path
 from string import Template
 
 from gradwire.lab.records import Result, Settings
-from gradwire.lab.table import (
-    behind,
-    caption,
-    main_columns,
-    other_columns,
-    remarks,
-    score,
-    score_title,
-)
+from gradwire.lab.scores import behind, score_text, score_title
+from gradwire.lab.table import caption, main_columns, other_columns, remarks
 from gradwire.terminal.output import check_writable, counted
 from gradwire.terminal.tables import Column
 
@@ -102,7 +95,7 @@ def _card(result: Result, results: Sequence[Result], color: str) -> str:
     return (
         f'<button class="card" aria-pressed="true" style="--codec: {color}">'
         f'{_name(result.codec)}<span><span class="large">{number}&times;</span> {words}</span>'
-        f"<small>{score(result)} {escape(score_title(result))}"
+        f"<small>{score_text(result)} {escape(score_title(result))}"
         f"{_standing(behind(result, results))}</small></button>"
     )
 
