@@ -231,8 +231,8 @@ def test_what_is_to_be_known_of_a_run_is_said(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     specs = ["ndqsg", "gradiveq", "gradiveq:energy=0.5,warmup_steps=1,train_steps=8"]
     codecs = [word for spec in specs for word in ("-c", spec)]
-    options = ["--report", str(tmp_path), "--json", str(file)]
-    done = run(*GRADWIRE, "train", "-w", "2", "-t", "mnist-fc", *codecs, *QUICK, *options)
+    options = ["-w", "2", "-t", "mnist-fc", *codecs, *QUICK]
+    done = run(*GRADWIRE, "train", *options, "--json", str(file))
     assert done.returncode == 0, done.stderr
     _, remark, line, *_ = done.stderr.splitlines()
     assert re.fullmatch(r"ndqsg: workers differ too much: .* counts such sends\.", remark)
@@ -242,6 +242,9 @@ def test_what_is_to_be_known_of_a_run_is_said(tmp_path: Path) -> None:
     assert re.match(r"ndqsg sent its plain code \d+ times in 30 steps, once for each", nested[1])
     assert learning[0].startswith("gradiveq was still learning in all 30 steps and sent them raw")
     assert learned[-1].endswith("was still learning in 9 of 30 steps, sent raw.")
+    brief = run(*GRADWIRE, "train", *options, "--report", str(tmp_path))
+    assert brief.stdout.splitlines()[-1].startswith("The curves, where the time went and 4 remarks")
+    assert "differ too much" not in brief.stdout + brief.stderr
     for place in (done.stdout, (tmp_path / "index.html").read_text()):
         text = " ".join(place.split())
         assert "sent its plain code" in text
@@ -467,11 +470,6 @@ def test_torchrun_and_workers_must_not_contradict(
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "3", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     assert "`--workers` is 2, but torchrun started 3" in refused("-w", "2")
-
-
-def test_a_report_without_plotly_is_refused(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'gradwire[report]'" in refused("--report", "somewhere")
 
 
 def test_help_names_every_task_and_shows_an_example() -> None:

@@ -19,6 +19,7 @@ from gradwire.terminal.output import (
     JsonFile,
     check_writable,
     complain,
+    counted,
     deliver,
     refusing,
     show,
@@ -108,7 +109,7 @@ def train(
         target, eval_every,
     )  # fmt: skip
     settings = _checked(request, report, json_file)
-    results = _run(settings)
+    results = _run(settings, remarks=report is None)
     if results:
         _deliver(settings, results, report, json_file)
     if torchrun_workers():
@@ -129,7 +130,7 @@ def _leave() -> None:
 def _checked(request: Request, report: Path | None, json_file: JsonFile) -> Settings:
     """Find what is wrong with the request before any worker starts."""
     from gradwire.lab.links.access import prepare
-    from gradwire.lab.report import check_possible
+    from gradwire.lab.report.page import check_possible
 
     with refusing():
         if shape := request.shape():
@@ -142,7 +143,7 @@ def _checked(request: Request, report: Path | None, json_file: JsonFile) -> Sett
         return settings
 
 
-def _run(settings: Settings) -> list[Result]:
+def _run(settings: Settings, *, remarks: bool) -> list[Result]:
     """Return a result per codec; none on all but the first of torchrun's workers."""
     from gradwire.lab import workers
     from gradwire.lab.display import Display
@@ -150,7 +151,8 @@ def _run(settings: Settings) -> list[Result]:
 
     job = partial(train_all, settings)
     try:
-        with interruptible(), Display(settings, quiet=not is_first_worker()) as display:
+        quiet = not is_first_worker()
+        with interruptible(), Display(settings, quiet=quiet, remarks=remarks) as display:
             if torchrun_workers():
                 workers.run_under_torchrun(job, display)
             else:
@@ -164,13 +166,15 @@ def _run(settings: Settings) -> list[Result]:
 def _deliver(
     settings: Settings, results: list[Result], report: Path | None, json_file: JsonFile
 ) -> None:
-    from gradwire.lab.report import FILE_NAME, write_report
+    from gradwire.lab.report.page import FILE_NAME, write_report
     from gradwire.lab.scores import sooner
-    from gradwire.lab.table import Comparison
+    from gradwire.lab.table import Comparison, remarks
 
     def write(directory: Path) -> None:
         path = write_report(settings, results, directory)
-        show(json_file, Text(f"The page: {path}", no_wrap=True, overflow="ignore"))
+        noted = counted(len(remarks(results)), "remark")
+        line = f"The curves, where the time went and {noted}: {path}"
+        show(json_file, Text(line, no_wrap=True, overflow="ignore"))
 
     files = {} if report is None else {report / FILE_NAME: partial(write, report)}
     rows = [each.to_json() | {"times_sooner": sooner(each, results)} for each in results]

@@ -9,7 +9,7 @@ from types import TracebackType
 from rich import progress
 
 from gradwire.lab.links.shape import Shape
-from gradwire.lab.records import Event, Progress, Remark, Result, Settings
+from gradwire.lab.records import Event, Progress, Result, Settings
 from gradwire.lab.scores import score_text, score_title
 from gradwire.terminal.output import console, counted, discard
 
@@ -27,10 +27,14 @@ def _all_of(codecs: Sequence[str]) -> str:
 
 
 class Display:
-    """A bar per codec on a terminal; elsewhere a line per codec when it is finished."""
+    """A bar per codec on a terminal; elsewhere a line per codec when it is finished.
 
-    def __init__(self, settings: Settings, *, quiet: bool) -> None:
+    Remarks are shown as they come, unless there is another place for them.
+    """
+
+    def __init__(self, settings: Settings, *, quiet: bool, remarks: bool = True) -> None:
         self.results: list[Result] = []
+        self._remarks = remarks
         self._out = out = console(stderr=True)
         out.quiet = quiet
         self._bars = progress.Progress(
@@ -59,10 +63,10 @@ class Display:
             self._bars.update(
                 self._ids[event.index], completed=event.step, loss=f"loss {event.loss:.3f}"
             )
-        elif isinstance(event, Remark):
-            self._say(event.text)
-        else:
+        elif isinstance(event, Result):
             self._finish(event)
+        elif self._remarks:
+            self._say(event.text)
 
     def _finish(self, event: Result) -> None:
         self.results.append(event)

@@ -67,6 +67,23 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Layer:
+    """One parameter: the bits that a value of it takes, None if nothing is known of them.
+
+    If they are not exact, that is the most they can be.
+
+    `nmse` is what the first worker's messages lost of its gradient, over the energy of that: the
+    mean of a few steps.
+    """
+
+    parameter: str
+    values: int
+    bits: float | None
+    is_exact: bool
+    nmse: float | None
+
+
+@dataclass(frozen=True)
 class Result:
     """What one codec did. Bytes and seconds are those of the average worker.
 
@@ -99,6 +116,7 @@ class Result:
     reached: Evaluation | None
     scores: tuple[Evaluation, ...]
     curve: tuple[Point, ...]
+    layers: tuple[Layer, ...] = ()
     remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def remarks(results: Sequence[Result]) -> list[str]:
 class Comparison:
     """The results for a terminal: tables, what is to be known, and what it all comes to.
 
-    If they are brief, as beside a report, columns that explain others are left out, and what they
-    mean.
+    If it is brief, as beside a report, what is to be known is left to that, and so are columns that
+    explain others.
     """
 
     def __init__(self, results: Sequence[Result], *, brief: bool = False) -> None:
@@ -94,7 +94,7 @@ class Comparison:
         if words := self._caption():
             yield ""
             yield Text(words, style="italic dim")
-        for remark in remarks(self._results):
+        for remark in () if self._brief else remarks(self._results):
             yield ""
             yield Text(remark)
         yield ""

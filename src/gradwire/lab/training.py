@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire as gw
 from gradwire.adaptive import LearningCodec
 from gradwire.lab.data import Dataset, batches
+from gradwire.lab.layers import Errors
 from gradwire.lab.measure import Log, Row, evaluate, mean_over_workers, whole
 from gradwire.lab.records import (
     Evaluation,
@@ -82,14 +83,16 @@ class Run:
     index: int
 
     def result(self, listener: Listener) -> Result:
-        """Warm up, train and evaluate. Every worker returns the same numbers."""
+        """Warm up, train and evaluate. All workers return the same, but for errors of layers."""
         with remarks_to(ignore):  # what is said of a replica that is thrown away
             compute_s = self._warm_up()
         replica = self._replica()
+        errors = Errors(replica.handle, self.settings.steps)
         codec = self.settings.codecs[self.index]
         with remarks_to(listener) as heard:
             rows, learned, found = self._train(replica, listener)
         stats = replica.handle.stats()
+        plan = replica.handle.plan()
         replica.handle.close()
         log = Log(rows)
         scores = tuple(log.evaluation(*each) for each in found)
@@ -119,6 +122,7 @@ class Run:
             reached=self._first_to_reach(scores),
             scores=scores,
             curve=log.curve(),
+            layers=errors.layers(plan.rows),
             remarks=(*heard, *on_run(codec, self.settings.workers, learned, stats)),
         )
 
