@@ -2,7 +2,7 @@
 
 python benchmarks/fsdp_table.py --steps 200
 
-Four workers in network namespaces, for which it needs root and iproute2.
+Four workers in network namespaces, for which it needs iproute2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 from itertools import islice
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -22,11 +21,14 @@ from torch.distributed.fsdp import fully_shard
 
 import gradwire as gw
 from gradwire.lab.data import batches
+from gradwire.lab.links.access import prepare
+from gradwire.lab.links.namespaces import IFACE, address, network, sent_bytes
+from gradwire.lab.links.shape import Shape
 from gradwire.lab.measure import evaluate
 from gradwire.lab.tasks import TASKS
-from netns import ADDRESS, IFACE, namespaces, require_root
 
 WORKERS = 4
+LINK = Shape.parse("10gbit")
 ROWS = [
     (None, None), ("none", "none"), ("qsgd:bits=4", None), ("qsgd:bits=4", "qsgd:bits=8"),
     ("qsgd:bits=4", "dqsg:levels=127"),
@@ -41,13 +43,16 @@ def main() -> None:
     if arguments.rank is not None:
         work(arguments.rank, arguments.steps)
         return
-    require_root()
+    try:
+        prepare(LINK)
+    except ValueError as error:
+        sys.exit(f"Error: {error}")
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": IFACE, "OMP_NUM_THREADS": "1"}
-    with namespaces(WORKERS, "10gbit") as names:
+    with network(WORKERS, LINK) as made:
         command = [sys.executable, __file__, "--steps", str(arguments.steps), "--rank"]
         workers = [
-            subprocess.Popen(["ip", "netns", "exec", name, *command, str(i)], env=environment)
-            for i, name in enumerate(names)
+            subprocess.Popen([*made.command(rank), *command, str(rank)], env=environment)
+            for rank in range(WORKERS)
         ]
         sys.exit(max(worker.wait() for worker in workers))
 
@@ -55,8 +60,8 @@ def main() -> None:
 def work(rank: int, steps: int) -> None:
     """Train every row; rank 0 prints it."""
     torch.set_num_threads(1)
-    address = f"tcp://{ADDRESS}1:29500"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=WORKERS)
+    master = f"tcp://{address(0)}:29500"
+    dist.init_process_group("gloo", init_method=master, rank=rank, world_size=WORKERS)
     for gradients, weights in ROWS:
         row = train(rank, gradients, weights, steps)
         if rank == 0:
@@ -82,7 +87,7 @@ def train(rank: int, gradients: str | None, weights: str | None, steps: int) -> 
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=steps)
     data = task.data(None)
     dist.barrier()
-    before = on_wire()
+    before = sent_bytes()
     for inputs, targets in islice(batches(data.train, 32, 0, rank, WORKERS), steps):
         optimizer.zero_grad()
         task.loss(model(inputs), targets).backward()
@@ -90,17 +95,12 @@ def train(rank: int, gradients: str | None, weights: str | None, steps: int) -> 
         schedule.step()
     score, _ = evaluate(model, task, data.test)
     dist.barrier()
-    found = {"accuracy": score, "on the wire": (on_wire() - before) / steps}
+    found = {"accuracy": score, "on the wire": (sent_bytes() - before) / steps}
     if handle is not None:
         stats = handle.stats()
         found["of gradients"] = stats.bytes_per_step
         found["of weights"] = stats.weight_bytes / steps
     return found
-
-
-def on_wire() -> int:
-    """Bytes that this worker's interface has sent."""
-    return int(Path(f"/sys/class/net/{IFACE}/statistics/tx_bytes").read_text())
 
 
 if __name__ == "__main__":

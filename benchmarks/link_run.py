@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from gradwire.lab.links.namespaces import IFACE, address, network
+from gradwire.lab.links.shape import Shape
 from link_results import Link, Row, rows_of
-from netns import ADDRESS, IFACE, namespaces
 
 WORKER = Path(__file__).with_name("link_worker.py")
 PORT = 29777
@@ -39,9 +40,9 @@ def measure(
     with ExitStack() as stack:
         iface, master, prefixes = "lo", "127.0.0.1", [[]] * link.workers
         if link.rate != "loopback":
-            names = stack.enter_context(namespaces(link.workers, link.rate))
-            iface, master = IFACE, f"{ADDRESS}1"
-            prefixes = [["ip", "netns", "exec", name] for name in names]
+            made = stack.enter_context(network(link.workers, Shape.parse(link.rate)))
+            iface, master = IFACE, address(0)
+            prefixes = [made.command(rank) for rank in range(link.workers)]
         common = [sys.executable, str(WORKER), "--world", str(link.workers), "--model", link.model]
         common += ["--iface", iface, "--master", f"{master}:{PORT}", *arguments, *variants]
         processes = [

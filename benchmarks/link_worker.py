@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,6 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
+from gradwire.lab.links.namespaces import sent_bytes
 from gradwire.lab.tasks import TASKS
 from gradwire.reduction.checkpoint import pack
 from link_rate import reached_bps
@@ -172,10 +172,6 @@ def goes_on(seconds: list[float], options: argparse.Namespace) -> bool:
     decision = torch.tensor(enough)
     dist.broadcast(decision, 0)
     return not decision.item()
-
-
-def sent_bytes(iface: str) -> int:
-    return int(Path(f"/sys/class/net/{iface}/statistics/tx_bytes").read_text())
 
 
 if __name__ == "__main__":

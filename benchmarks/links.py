@@ -1,8 +1,8 @@
 """Step times on real shaped links: one network namespace a worker, joined by a bridge.
 
-    sudo .venv/bin/python benchmarks/links.py --quick
-    sudo .venv/bin/python benchmarks/links.py --rate 100mbit --workers 2 -c none -c qsgd:bits=4
-    sudo .venv/bin/python benchmarks/links.py --rate 10gbit --json links.json --add
+    .venv/bin/python benchmarks/links.py --quick
+    .venv/bin/python benchmarks/links.py --rate 100mbit --workers 2 -c none -c qsgd:bits=4
+    .venv/bin/python benchmarks/links.py --rate 10gbit --json links.json --add
 
 Every worker's interface is shaped by `tc tbf` and carries gloo's TCP traffic. Compute alone, plain
 DDP, PyTorch's fp16 hook, PowerSGD (rank 4, one bucket: with more it deadlocks gloo) and each codec
@@ -10,29 +10,30 @@ are timed in the same run, so that their ratios mean something on a noisy machin
 the interface's own counter, beside those that `handle.stats()` claims. The limit is the larger of
 compute and payload over the rate of the link; the percentage says how much of a step it is.
 
-`--rate loopback` shapes nothing and needs neither root nor iproute2; there interfaces are not
-counted. `gradiveq` is measured in its compress phase, at a ratio of 8, and not on the CNN.
+`--rate loopback` shapes nothing and needs no iproute2; there interfaces are not counted. `gradiveq`
+is measured in its compress phase, at a ratio of 8, and not on the CNN.
 The file of `--json` grows with every link; `links_report.py` makes plot and tables from it.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import link_results as results
+from gradwire.lab.links.access import prepare
+from gradwire.lab.links.shape import Shape
 from link_results import BASELINES, POWERSGD, RATES, Link, Row
 from link_run import Progress, measure
 from links_plot import draw
-from netns import require_root
 
 CODECS = ["none", "qsgd:bits=4", "dqsg:bits_per_value=2.0", "global-qsgd:bits=4", "fft", "gradiveq"]
 
 
 def main() -> None:
     options = parse_arguments()
-    if set(options.rate) != {"loopback"}:
-        require_root()
+    prepare_links(options.rate)
     links = [
         Link(rate, workers, model)
         for model in options.model
@@ -89,6 +90,15 @@ def parse_arguments() -> argparse.Namespace:
     options.no_powersgd |= quick
     check(parser, options)
     return options
+
+
+def prepare_links(rates: list[str]) -> None:
+    """Find out before anything starts whether there can be links."""
+    try:
+        for rate in set(rates) - {"loopback"}:
+            prepare(Shape.parse(rate))
+    except ValueError as error:
+        sys.exit(f"Error: {error}")
 
 
 def codec(spec: str) -> str:

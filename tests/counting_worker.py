@@ -6,7 +6,6 @@ reduce-scatter of the backend, counted as it would be if it sent each shard once
 
 import json
 import sys
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -14,14 +13,11 @@ import torch.distributed as dist
 import gradwire as gw
 from gradwire.adapters.fsdp.scatterer import Scatterer
 from gradwire.adapters.fsdp.units import Unit
+from gradwire.lab.links.namespaces import address, sent_bytes
 from gradwire.reduction.residuals import Residuals
 from gradwire.transport.link import Link
 
 NUMEL = 1 << 20
-
-
-def on_wire():
-    return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
 
 
 def reduce(link, codec):
@@ -39,15 +35,15 @@ def reduce(link, codec):
 
 def measure(group, codec):
     dist.barrier(group)
-    before = on_wire()
+    before = sent_bytes()
     counted = reduce(Link(group), codec)
     dist.barrier(group)
-    return counted, on_wire() - before
+    return counted, sent_bytes() - before
 
 
 def main(rank, size):
-    address = "tcp://10.77.0.1:29500"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size)
+    master = f"tcp://{address(0)}:29500"
+    dist.init_process_group("gloo", init_method=master, rank=rank, world_size=size)
     found = {}
     for members in ([0, 1], list(range(size))):
         group = dist.new_group(members)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from typer.testing import CliRunner
 
 import gradwire as gw
 from gradwire.cli.train import train
-from gradwire.lab import workers
+from gradwire.lab import training, workers
 from gradwire.lab.data import Split, batches
 from gradwire.lab.display import Display
 from gradwire.lab.measure import Log, Row
@@ -35,11 +36,13 @@ from gradwire.lab.records import (
     Listener,
     Progress,
     Remark,
+    Result,
     Settings,
     float32_bytes,
     ignore,
 )
 from gradwire.lab.remarks import on_run
+from gradwire.lab.request import Request
 from gradwire.lab.tasks import TASKS
 
 LENET = 1_630_154  # parameters of mnist-cnn
@@ -108,6 +111,88 @@ def test_bytes_are_those_of_the_wire(results: list[dict[str, Any]]) -> None:
     assert 4 < qsgd["bits_per_value"] < 4.2
 
 
+@pytest.fixture(scope="module")
+def raced() -> list[dict[str, Any]]:
+    """The same run as `results`, with a target that is reached, and evaluated after each step."""
+    codecs = ["-c", "none", "-c", "qsgd:bits=4"]
+    goal = ["--target", "0.5", "--eval-every", "1", "--json", "-"]
+    done = run(*GRADWIRE, "train", "-w", "2", *codecs, *QUICK, *goal)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    assert " sooner than none (float32): after" in done.stderr or "No codec reached" in done.stderr
+    return found
+
+
+def test_the_target_is_reached_by_the_first_score_that_is_as_good(
+    raced: list[dict[str, Any]],
+) -> None:
+    for result in raced:
+        assert [each["step"] for each in result["scores"]] == list(range(1, 31))
+        reached = result["reached"]
+        assert reached["score"] >= result["target"] == 0.5
+        assert all(each["score"] < 0.5 for each in result["scores"][: reached["step"] - 1])
+        point = result["curve"][reached["step"] - 1]
+        for name in ("step", "bytes", "seconds"):
+            assert reached[name] == point[name]
+    none, qsgd = raced
+    assert none["times_sooner"] == 1
+    assert qsgd["times_sooner"] == none["reached"]["seconds"] / qsgd["reached"]["seconds"]
+
+
+def test_evaluation_changes_nothing_of_the_training(
+    results: list[dict[str, Any]], raced: list[dict[str, Any]]
+) -> None:
+    for rarely, often in zip(results, raced, strict=True):
+        assert [each["step"] for each in rarely["scores"]] == [10, 20, 30]
+        assert rarely["scores"][-1]["score"] == rarely["accuracy"] == often["accuracy"]
+        assert [p["loss"] for p in rarely["curve"]] == [p["loss"] for p in often["curve"]]
+        assert rarely["bytes_per_step"] == often["bytes_per_step"]
+        assert (rarely["target"], rarely["reached"], rarely["times_sooner"]) == (None, None, None)
+
+
+SLEEP_S, SLEPT = 2.0, 3
+
+
+def _train_with_slow_evaluation(listener: Listener) -> None:
+    def slowly(*args: Any) -> tuple[float, float]:
+        time.sleep(SLEEP_S)
+        return 0.5, 1.0
+
+    training.evaluate = slowly
+    settings = Settings("mnist-fc", ("none",), 2, SLEPT, 8, 0.05, 0, 1, None, None, 0.5, 1)
+    training.train_all(settings, listener)
+
+
+def test_the_time_of_evaluation_is_not_counted() -> None:
+    heard: list[Event] = []
+    workers.run(_train_with_slow_evaluation, 2, heard.append)
+    (result,) = [event for event in heard if isinstance(event, Result)]
+    assert result.scores[-1].seconds < SLEEP_S
+    assert result.reached == result.scores[0]
+
+
+def test_scores_are_reached_from_the_side_that_is_worse() -> None:
+    accuracy, bits = TASKS["mnist-cnn"].score, TASKS["gpt-char"].score
+    assert [accuracy.reaches(s, 0.9) for s in (0.89, 0.9, 0.91, float("nan"))] == [
+        False, True, True, False
+    ]  # fmt: skip
+    assert [bits.reaches(s, 2.5) for s in (2.51, 2.5, 2.4, float("nan"))] == [
+        False, True, True, False
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("steps", "target", "expected"),
+    [(30, None, 10), (1000, None, 50), (30, 0.5, 1), (500, 0.5, 10)],
+)
+def test_a_target_is_looked_for_more_often(steps: int, target: float | None, expected: int) -> None:
+    request = Request(
+        ("none",), "mnist-fc", 2, steps, None, 8, None, 0, 1, None, target=target
+    )  # fmt: skip
+    assert request.settings().eval_every == expected
+    assert replace(request, eval_every=7).settings().eval_every == 7
+
+
 def _log_of_a_long_run(rank: int) -> tuple[float, float]:
     log = Log([Row(0.1, 6_520_617 * step, 0.1, 0.0, 0.0, 0.0) for step in range(1, 801)])
     return log.total("bytes"), log.typical("bytes")
@@ -137,7 +222,8 @@ def test_torchrun_brings_its_own_workers(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(file.read_text())
     assert (result["workers"], result["task"]) == (2, "mnist-fc")
-    assert done.stdout.count("qsgd:bits=4") == 1
+    assert done.stdout.count("A step with qsgd:bits=4 took") == 1
+    assert sum(line.startswith("qsgd:bits=4 ") for line in done.stdout.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -145,8 +231,8 @@ def test_what_is_to_be_known_of_a_run_is_said(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     specs = ["ndqsg", "gradiveq", "gradiveq:energy=0.5,warmup_steps=1,train_steps=8"]
     codecs = [word for spec in specs for word in ("-c", spec)]
-    options = ["--report", str(tmp_path), "--json", str(file)]
-    done = run(*GRADWIRE, "train", "-w", "2", "-t", "mnist-fc", *codecs, *QUICK, *options)
+    options = ["-w", "2", "-t", "mnist-fc", *codecs, *QUICK]
+    done = run(*GRADWIRE, "train", *options, "--json", str(file))
     assert done.returncode == 0, done.stderr
     _, remark, line, *_ = done.stderr.splitlines()
     assert re.fullmatch(r"ndqsg: workers differ too much: .* counts such sends\.", remark)
@@ -156,6 +242,9 @@ def test_what_is_to_be_known_of_a_run_is_said(tmp_path: Path) -> None:
     assert re.match(r"ndqsg sent its plain code \d+ times in 30 steps, once for each", nested[1])
     assert learning[0].startswith("gradiveq was still learning in all 30 steps and sent them raw")
     assert learned[-1].endswith("was still learning in 9 of 30 steps, sent raw.")
+    brief = run(*GRADWIRE, "train", *options, "--report", str(tmp_path))
+    assert brief.stdout.splitlines()[-1].startswith("The curves, where the time went and 4 remarks")
+    assert "differ too much" not in brief.stdout + brief.stderr
     for place in (done.stdout, (tmp_path / "index.html").read_text()):
         text = " ".join(place.split())
         assert "sent its plain code" in text
@@ -341,6 +430,11 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Any:
         (["--steps", "1", "--epochs", "1"], "give one of them"),
         (["--batch", "9999"], "a step takes 39,996 examples"),
         (["--epochs", "0.0001"], "`--epochs 0.0001` is less than a step, since an epoch has 78"),
+        (["--target", "95"], "is accuracy here and must be above 0 and at most 1, got 95"),
+        (["--target", "nan"], "must be above 0 and at most 1, got nan"),
+        (["-t", "gpt-char", "--target", "inf"], "bits per character here and must be positive"),
+        (["--eval-every", "0"], "`--eval-every` must be at least 1, got 0"),
+        (["--link", "fast"], "a link must be a rate"),
         (["--data", "/nowhere"], "/nowhere does not exist; `--data` must be a directory"),
         (["--data", "/dev/null"], "/dev/null is not a directory; `--data` must be a directory"),
         (["--data", "/dev"], "/dev holds no `train-images-idx3-ubyte.gz`"),
@@ -364,7 +458,7 @@ def test_a_refusal_leaves_no_directory(refused: Any, tmp_path: Path) -> None:
 
 
 def test_training_goes_on_if_nobody_can_hear_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings("mnist-fc", ("none",), 2, 20, 32, 0.05, 0, 1, None)
+    settings = Settings("mnist-fc", ("none",), 2, 20, 32, 0.05, 0, 1, None, None, None, 1)
     with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
         patch.setattr("sys.stderr", full)
         Display(settings, quiet=False)(Remark("ndqsg: workers differ too much"))
@@ -376,11 +470,6 @@ def test_torchrun_and_workers_must_not_contradict(
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "3", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     assert "`--workers` is 2, but torchrun started 3" in refused("-w", "2")
-
-
-def test_a_report_without_plotly_is_refused(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'gradwire[report]'" in refused("--report", "somewhere")
 
 
 def test_help_names_every_task_and_shows_an_example() -> None:

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich import progress
 
-from gradwire.lab.records import Event, Progress, Remark, Result, Settings
-from gradwire.lab.table import score, score_title
+from gradwire.lab.links.shape import Shape
+from gradwire.lab.records import Event, Progress, Result, Settings
+from gradwire.lab.scores import score_text, score_title
 from gradwire.terminal.output import console, counted, discard
+
+MOST_NAMED = 4  # codecs in the line that says what will be done
+
+
+def _on(link: Shape | None) -> str:
+    return "" if link is None else f" joined by links of {link.title}"
+
+
+def _all_of(codecs: Sequence[str]) -> str:
+    if len(codecs) > MOST_NAMED:
+        return counted(len(codecs), "codec")
+    return ", ".join(codecs)
 
 
 class Display:
-    """A bar per codec on a terminal; elsewhere a line per codec when it is finished."""
+    """A bar per codec on a terminal; elsewhere a line per codec when it is finished.
 
-    def __init__(self, settings: Settings, *, quiet: bool) -> None:
+    Remarks are shown as they come, unless there is another place for them.
+    """
+
+    def __init__(self, settings: Settings, *, quiet: bool, remarks: bool = True) -> None:
         self.results: list[Result] = []
+        self._remarks = remarks
         self._out = out = console(stderr=True)
         out.quiet = quiet
         self._bars = progress.Progress(
@@ -34,7 +52,8 @@ class Display:
         ]
         self._say(
             f"{settings.task}: {counted(settings.steps, 'step')} on "
-            f"{counted(settings.workers, 'worker')} with {', '.join(settings.codecs)}"
+            f"{counted(settings.workers, 'worker')}{_on(settings.link)} "
+            f"with {_all_of(settings.codecs)}"
         )
 
     def __call__(self, event: Event) -> None:
@@ -44,16 +63,17 @@ class Display:
             self._bars.update(
                 self._ids[event.index], completed=event.step, loss=f"loss {event.loss:.3f}"
             )
-        elif isinstance(event, Remark):
-            self._say(event.text)
-        else:
+        elif isinstance(event, Result):
             self._finish(event)
+        elif self._remarks:
+            self._say(event.text)
 
     def _finish(self, event: Result) -> None:
         self.results.append(event)
         if not self._out.is_terminal:
             self._say(
-                f"{event.codec}: {score_title(event)} {score(event)}, test loss {event.loss:.4f}, "
+                f"{event.codec}: {score_title(event)} {score_text(event)}, "
+                f"test loss {event.loss:.4f}, "
                 f"{event.bytes_per_step:,.0f} bytes and {event.step_s:.3f} s a step"
             )
 

@@ -9,12 +9,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradwire.lab.data import Split
-from gradwire.lab.records import Point
+from gradwire.lab.records import Evaluation, Point
 from gradwire.lab.tasks import Task
 
 UNTIMED_STEPS = 5  # the first ones pay for allocations that the others do not
 CURVE_POINTS = 100
-EVALUATION_BATCH = 250
+EVALUATION_BATCH = 64
 
 
 class Row(NamedTuple):
@@ -45,6 +45,11 @@ class Log:
         """The mean per step once the run has settled."""
         skipped = min(UNTIMED_STEPS, self.steps // 2)
         return float(self.total(column) - self._columns[column][skipped]) / (self.steps - skipped)
+
+    def evaluation(self, step: int, score: float, loss: float) -> Evaluation:
+        """A score, with what it took to get there."""
+        nbytes, seconds = (float(self._columns[name][step]) for name in ("bytes", "seconds"))
+        return Evaluation(step, score, loss, whole(nbytes), seconds)
 
     def curve(self) -> tuple[Point, ...]:
         """At most `CURVE_POINTS` points, evenly spaced, the last of them the last step."""

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gradwire.lab.links.shape import Shape
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -22,6 +24,9 @@ class Settings:
     seed: int
     threads: int
     data: Path | None
+    link: Shape | None
+    target: float | None
+    eval_every: int
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,41 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """The score on held-out data after `step` steps; bytes and seconds are those of training."""
+
+    step: int
+    score: float
+    loss: float
+    bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One parameter: the bits that a value of it takes, None if nothing is known of them.
+
+    If they are not exact, that is the most they can be.
+
+    `nmse` is what the first worker's messages lost of its gradient, over the energy of that: the
+    mean of a few steps.
+    """
+
+    parameter: str
+    values: int
+    bits: float | None
+    is_exact: bool
+    nmse: float | None
+
+
+@dataclass(frozen=True)
 class Result:
     """What one codec did. Bytes and seconds are those of the average worker.
 
     The `_s` are seconds per step, and their parts overlap: a bucket is encoded and sent while
-    the backward pass is still computing the next. `remarks` are what is to be known beside the
-    numbers, such as that the codec was still learning.
+    the backward pass is still computing the next. `scores` are those of held-out data on the way,
+    and `reached` the first of them that is as good as the target. `remarks` are what is to be known
+    beside the numbers, such as that the codec was still learning.
     """
 
     codec: str
@@ -77,7 +111,12 @@ class Result:
     workers: int
     seed: int
     parameters: int
+    link: str | None
+    target: float | None
+    reached: Evaluation | None
+    scores: tuple[Evaluation, ...]
     curve: tuple[Point, ...]
+    layers: tuple[Layer, ...] = ()
     remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -86,9 +125,9 @@ class Result:
         JSON knows no infinity, so the loss and the score of a run that diverged are null.
         """
         fields = asdict(self)
-        fields["score"] = _finite(self.score)
-        for place in (fields, *fields["curve"]):
-            place["loss"] = _finite(place["loss"])
+        for place in (fields, *fields["scores"], *fields["curve"]):
+            for name in {"score", "loss"} & set(place):
+                place[name] = _finite(place[name])
         return {
             "codec": fields.pop("codec"),
             "task": fields.pop("task"),

@@ -6,7 +6,9 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gradwire.lab.links.shape import Shape
 from gradwire.lab.records import Settings
 from gradwire.terminal.output import (
     check_at_least_one,
@@ -16,7 +18,13 @@ from gradwire.terminal.output import (
     counted,
 )
 
+if TYPE_CHECKING:
+    from gradwire.lab.tasks import Score
+
 DEFAULT_WORKERS = 4
+MOST_LINKED = 200
+EVALUATIONS, TARGET_EVALUATIONS = 20, 50  # in a run, unless the user says otherwise
+LEAST_STEPS = 10  # between two of them, if no target needs more
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,24 @@ class Request:
     seed: int
     threads: int
     data: Path | None
+    link: str | None = None
+    target: float | None = None
+    eval_every: int | None = None
+
+    def shape(self) -> Shape | None:
+        """The link, which must be prepared before anything else. Raises `ValueError`."""
+        if self.link is None:
+            return None
+        if torchrun_workers():
+            raise ValueError(
+                "`--link` joins workers that are started here, but torchrun started these; "
+                "leave out one of the two."
+            )
+        if (self.workers or DEFAULT_WORKERS) > MOST_LINKED:
+            raise ValueError(
+                f"`--link` joins at most {counted(MOST_LINKED, 'worker')}, got {self.workers}."
+            )
+        return Shape.parse(self.link)
 
     def settings(self) -> Settings:
         """Fill in what was left open. Raises `ValueError` if the request cannot be met."""
@@ -49,10 +75,22 @@ class Request:
         check_threads(self.threads)
         _check_positive(lr=lr, epochs=1 if self.epochs is None else self.epochs)
         check_seed(self.seed)
+        if self.target is not None:
+            _check_target(self.target, task.score)
         steps = self._num_steps(task.steps, len(task.data(self.data).train), workers * batch)
         return Settings(
-            self.task, self.codecs, workers, steps, batch, lr, self.seed, self.threads, self.data
-        )
+            self.task, self.codecs, workers, steps, batch, lr, self.seed, self.threads, self.data,
+            self.shape(), self.target, self._eval_every(steps),
+        )  # fmt: skip
+
+    def _eval_every(self, steps: int) -> int:
+        """Often enough for a curve, and for a target often enough to tell when it was reached."""
+        if self.eval_every is not None:
+            check_at_least_one(**{"eval-every": self.eval_every})
+            return self.eval_every
+        if self.target is None:
+            return max(LEAST_STEPS, steps // EVALUATIONS)
+        return max(1, steps // TARGET_EVALUATIONS)
 
     def _num_workers(self) -> int:
         started = torchrun_workers()
@@ -103,3 +141,14 @@ def _check_positive(**numbers: float) -> None:
     for name, number in numbers.items():
         if not 0 < number < math.inf:
             raise ValueError(f"`--{name}` must be positive and finite, got {number:g}.")
+
+
+def _check_target(target: float, score: Score) -> None:
+    """An accuracy is a share; other scores are positive."""
+    most = 1.0 if score.higher_is_better else math.inf
+    if not 0 < target <= most or math.isinf(target):
+        allowed = "above 0 and at most 1" if score.higher_is_better else "positive and finite"
+        raise ValueError(
+            f"`--target` is {score.name.replace('_', ' ')} here and must be {allowed}, "
+            f"got {target:g}."
+        )

@@ -8,9 +8,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from gradwire.lab.records import Result
+from gradwire.lab.scores import behind, direction, score_text, score_title, sooner, written
+from gradwire.lab.summary import summary
 from gradwire.terminal.tables import Column, Stacked
 
-NONE = "none"  # the codec that the others are compared with
 NOTES = (
     "Behind none is how much worse the score is than that of `none`, in percent of it; below zero "
     "it is better. Bytes are what a worker sends to others in a step; their ratio is to a ring "
@@ -18,44 +19,36 @@ NOTES = (
     "stages of the exchange overlap with it and with each other, so the parts need not add up to "
     "the step."
 )
-SCORE_FORMATS = {"accuracy": ".2%"}
-
-
-def score_title(result: Result) -> str:
-    """Name the score in words."""
-    return "test " + result.score_name.replace("_", " ")
-
-
-def score(result: Result) -> str:
-    """Write the score the way its kind is read."""
-    return format(result.score, SCORE_FORMATS.get(result.score_name, ".4f"))
-
-
-def direction(result: Result) -> str:
-    """Say which way the score is good."""
-    return f"{'higher' if result.higher_is_better else 'lower'} is better"
-
-
-def behind(result: Result, results: Sequence[Result]) -> float | None:
-    """Return how much worse the score is than that of `none`, as a share of it; negative if better.
-
-    None if `none` is not among the results, or if its score is zero.
-    """
-    reference = next((other.score for other in results if other.codec == NONE), 0.0)
-    if reference == 0:
-        return None
-    lost = reference - result.score if result.higher_is_better else result.score - reference
-    return lost / reference
+TARGET_NOTES = (
+    "Steps, megabytes that a worker sent, and seconds are those until the test score first was as "
+    "good as the target; evaluation is not counted."
+)
+NEVER = "never"
 
 
 def main_columns(results: Sequence[Result]) -> list[Column[Result]]:
     """What a reader looks for first."""
     return [
-        Column(_two_lines(score_title(results[0])), score),
+        *target_columns(results),
+        Column(_two_lines(score_title(results[0])), score_text),
         Column("behind\nnone", lambda r: _percent(behind(r, results))),
         Column("bytes\n/step", lambda r: f"{r.bytes_per_step:,.0f}"),
         Column("ratio to\nfloat32", lambda r: "-" if r.ratio is None else f"{r.ratio:.4f}"),
         Column("step\nms", lambda r: _milliseconds(r.step_s)),
+    ]
+
+
+def target_columns(results: Sequence[Result]) -> list[Column[Result]]:
+    """How soon the target was reached, if there is one."""
+    target = results[0].target
+    if target is None:
+        return []
+    goal = f"\nto {written(target, results[0].score_name)}"
+    return [
+        Column("times\nsooner", lambda r: _times(sooner(r, results))),
+        Column(f"seconds{goal}", lambda r: f"{r.reached.seconds:.1f}" if r.reached else NEVER),
+        Column(f"steps{goal}", lambda r: f"{r.reached.step:,}" if r.reached else NEVER),
+        Column(f"MB{goal}", lambda r: f"{r.reached.bytes / 1e6:.1f}" if r.reached else NEVER),
     ]
 
 
@@ -73,7 +66,8 @@ def other_columns() -> list[Column[Result]]:
 
 def caption(result: Result) -> str:
     """Explain the columns, and which way the score is good."""
-    return f"{score_title(result).capitalize()}: {direction(result)}. {NOTES}"
+    notes = NOTES if result.target is None else f"{TARGET_NOTES} {NOTES}"
+    return f"{_which_way(result)} {notes}"
 
 
 def remarks(results: Sequence[Result]) -> list[str]:
@@ -82,20 +76,35 @@ def remarks(results: Sequence[Result]) -> list[str]:
 
 
 class Comparison:
-    """The results for a terminal: tables, what their columns mean, and what is to be known."""
+    """The results for a terminal: tables, what is to be known, and what it all comes to.
 
-    def __init__(self, results: Sequence[Result]) -> None:
+    If it is brief, as beside a report, what is to be known is left to that, and so are columns that
+    explain others.
+    """
+
+    def __init__(self, results: Sequence[Result], *, brief: bool = False) -> None:
         self._results = results
+        self._brief = brief
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lay it out for the width of the console."""
-        groups = main_columns(self._results), other_columns()
+        others = [] if self._brief else [other_columns()]
+        groups = [main_columns(self._results), *others]
         yield Stacked(self._results, lambda result: result.codec, groups)
-        yield ""
-        yield Text(caption(self._results[0]), style="italic dim")
-        for remark in remarks(self._results):
+        if words := self._caption():
+            yield ""
+            yield Text(words, style="italic dim")
+        for remark in () if self._brief else remarks(self._results):
             yield ""
             yield Text(remark)
+        yield ""
+        yield Text(summary(self._results), style="bold")
+
+    def _caption(self) -> str:
+        first = self._results[0]
+        if not self._brief:
+            return caption(first)
+        return "" if first.higher_is_better else _which_way(first)
 
 
 def _two_lines(title: str) -> str:
@@ -116,5 +125,13 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{round(share, 4) + 0.0:.2%}"
 
 
+def _times(factor: float | None) -> str:
+    return "-" if factor is None else f"{factor:.1f}"
+
+
 def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.1f}"
+
+
+def _which_way(result: Result) -> str:
+    return f"{score_title(result).capitalize()}: {direction(result)}."

@@ -24,6 +24,10 @@ class Score:
     per_example: Callable[[Tensor, Tensor], Tensor]
     higher_is_better: bool
 
+    def reaches(self, score: float, target: float) -> bool:
+        """Is `score` as good as `target`? One that is not a number never is."""
+        return score >= target if self.higher_is_better else score <= target
+
 
 @dataclass(frozen=True)
 class Task:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,8 +16,17 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire as gw
 from gradwire.adaptive import AdaptiveCodec
 from gradwire.lab.data import Dataset, batches
+from gradwire.lab.layers import Errors
 from gradwire.lab.measure import Log, Row, evaluate, mean_over_workers, whole
-from gradwire.lab.records import Listener, Progress, Result, Settings, float32_bytes, ignore
+from gradwire.lab.records import (
+    Evaluation,
+    Listener,
+    Progress,
+    Result,
+    Settings,
+    float32_bytes,
+    ignore,
+)
 from gradwire.lab.remarks import on_run, remarks_to
 from gradwire.lab.tasks import TASKS, Task
 
@@ -74,26 +83,28 @@ class Run:
     index: int
 
     def result(self, listener: Listener) -> Result:
-        """Warm up, train, evaluate. Every worker returns the same numbers."""
+        """Warm up, train and evaluate. All workers return the same, but for errors of layers."""
         with remarks_to(ignore):  # what is said of a replica that is thrown away
             compute_s = self._warm_up()
         replica = self._replica()
+        errors = Errors(replica.handle, self.settings.steps)
         codec = self.settings.codecs[self.index]
         with remarks_to(listener) as heard:
-            rows, learned = self._train(replica, listener)
+            rows, learned, found = self._train(replica, listener)
         stats = replica.handle.stats()
+        plan = replica.handle.plan()
         replica.handle.close()
-        score, loss = evaluate(replica.ddp.module, self.task, self.data.test)
         log = Log(rows)
+        scores = tuple(log.evaluation(*each) for each in found)
         bytes_per_step = whole(log.total("bytes") / log.steps)
         baseline = float32_bytes(replica.num_values(), self.settings.workers)
         return Result(
             codec=codec,
             task=self.task.name,
-            score=score,
+            score=scores[-1].score,
             score_name=self.task.score.name,
             higher_is_better=self.task.score.higher_is_better,
-            loss=loss,
+            loss=scores[-1].loss,
             bytes_per_step=bytes_per_step,
             bits_per_value=stats.bits_per_value,
             ratio=bytes_per_step / baseline if baseline else None,
@@ -106,9 +117,20 @@ class Run:
             workers=self.settings.workers,
             seed=self.settings.seed,
             parameters=replica.num_values(),
+            link=None if self.settings.link is None else str(self.settings.link),
+            target=self.settings.target,
+            reached=self._first_to_reach(scores),
+            scores=scores,
             curve=log.curve(),
+            layers=errors.layers(plan.rows),
             remarks=(*heard, *on_run(codec, self.settings.workers, learned, stats)),
         )
+
+    def _first_to_reach(self, scores: Sequence[Evaluation]) -> Evaluation | None:
+        target = self.settings.target
+        if target is None:
+            return None
+        return next((each for each in scores if self.task.score.reaches(each.score, target)), None)
 
     def _replica(self) -> Replica:
         return Replica(self.task, self.settings, self.settings.codecs[self.index])
@@ -136,9 +158,9 @@ class Run:
 
     def _train(
         self, replica: Replica, listener: Listener
-    ) -> tuple[list[Row], list[dict[str, str]]]:
-        """Return a row for each step, and what the codec had learned before it."""
-        rows, learned, seconds = [], [], 0.0
+    ) -> tuple[list[Row], list[dict[str, str]], list[tuple[int, float, float]]]:
+        """Return a row for each step, what the codec had learned before it, and scores by step."""
+        rows, learned, scores, seconds = [], [], [], 0.0
         stats = replica.handle.stats()
         dist.barrier()
         for step, batch in enumerate(islice(self._batches(), self.settings.steps), start=1):
@@ -151,7 +173,9 @@ class Run:
                 Row(loss, stats.bytes_sent, seconds, stats.encode_s, stats.comm_s, stats.decode_s)
             )
             listener(Progress(self.index, step, loss))
-        return rows, learned
+            if step % self.settings.eval_every == 0 or step == self.settings.steps:
+                scores.append((step, *evaluate(replica.ddp.module, self.task, self.data.test)))
+        return rows, learned, scores
 
 
 def _compile(codec: gw.Codec, num_workers: int) -> None:

@@ -26,10 +26,11 @@ from typing import cast
 
 import torch.distributed as dist
 
+from gradwire.lab.links.places import Place, places
+from gradwire.lab.links.shape import Shape
 from gradwire.lab.records import Event, Listener, ignore
 
 Job = Callable[[Listener], None]
-LOOPBACK = "127.0.0.1"
 AFTERMATH_S = 0.3  # how long to listen for who failed first
 
 
@@ -68,27 +69,25 @@ class Worker:
         return message
 
 
-def run(job: Job, num_workers: int, listener: Listener) -> None:
+def run(job: Job, num_workers: int, listener: Listener, shape: Shape | None = None) -> None:
     """Run `job` on `num_workers` fresh processes joined by gloo; rank 0's events reach `listener`.
 
-    `job` must be picklable. Raises `WorkerError` if a worker fails. However this function ends,
-    the workers have ended before it.
+    They are joined by links of that shape, or by loopback. `job` must be picklable. Raises
+    `WorkerError` if a worker fails. However this function ends, the workers have ended before it.
     """
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        LOOPBACK, 0, is_master=True, wait_for_workers=False
-    )
     workers: list[Worker] = []
-    try:
-        with _interrupts_held():
-            workers.extend(
-                _start(job, rank, num_workers, store.port) for rank in range(num_workers)
-            )
-        _watch(workers, listener)
-    finally:
-        for worker in workers:
-            worker.process.kill()
-        for worker in workers:
-            worker.process.join()
+    with places(num_workers, shape) as spots:
+        try:
+            with _interrupts_held():
+                workers.extend(
+                    _start(job, rank, num_workers, spot) for rank, spot in enumerate(spots)
+                )
+            _watch(workers, listener)
+        finally:
+            for worker in workers:
+                worker.process.kill()
+            for worker in workers:
+                worker.process.join()
 
 
 def run_under_torchrun(job: Job, listener: Listener) -> None:
@@ -112,10 +111,10 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
-def _start(job: Job, rank: int, num_workers: int, port: int) -> Worker:
+def _start(job: Job, rank: int, num_workers: int, place: Place) -> Worker:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_main, args=(job, rank, num_workers, port, sender))
+    process = context.Process(target=_main, args=(job, rank, num_workers, place, sender))
     process.start()
     sender.close()
     return Worker(rank, process, receiver)
@@ -156,13 +155,11 @@ def _death(exitcode: int | None) -> str:
     return f"ended before its work did, with exit code {exitcode}."
 
 
-def _main(job: Job, rank: int, num_workers: int, port: int, pipe: Connection) -> None:
+def _main(job: Job, rank: int, num_workers: int, place: Place, pipe: Connection) -> None:
     """Be a worker."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     try:
-        store = dist.TCPStore(LOOPBACK, port, is_master=False)  # type: ignore[attr-defined]
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=num_workers)
+        place.join(rank, num_workers)
         job(pipe.send if rank == 0 else ignore)
         dist.destroy_process_group()
         pipe.send(Done())
