@@ -23,7 +23,7 @@ import plan_worker
 from gradwire.planner import paper, profile
 from gradwire.planner.work import raw
 from link_results import BASELINES, COMPUTE, HALF, PLAIN, POWERSGD, Link, Row, read, write
-from links import CODECS, require_root
+from links import CODECS, prepare_links
 from plan_verdict import CLEAR, Checked, table, verdict
 
 
@@ -86,7 +86,7 @@ def files(out: Path, link: Link) -> tuple[Path, Path]:
 
 def measure(options: argparse.Namespace) -> None:
     """What is not there yet."""
-    require_root()
+    prepare_links([link.rate for link in links(options)])
     options.out.mkdir(parents=True, exist_ok=True)
     missing = [
         link for link in links(options) if options.anew or not files(options.out, link)[1].exists()
