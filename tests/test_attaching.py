@@ -45,6 +45,7 @@ def gradient(rank, kind, codec, **options):
     net = nn.Linear(128, 128)
     module = DistributedDataParallel(net) if kind == "ddp" else fully_shard(net)
     handle = gw.attach(module, codec, **options)
+    assert isinstance(handle, gw.Handle)
     module(batch(rank, 0)).square().sum().backward()
     handle.close()
     found = net.weight.grad

@@ -21,7 +21,7 @@ from gradwire.planner.network import Network
 from gradwire.planner.predict import Model, Setting, breakeven, bytes_of
 from gradwire.planner.replay import replay
 from gradwire.planner.request import Request
-from gradwire.planner.stage import Bucket, Stage, Wire
+from gradwire.planner.stage import Bucket, Stage, Uplink
 from gradwire.planner.work import PLAIN, Work, raw
 
 WORKERS = st.sampled_from([2, 3, 4, 8, 64, 1000])
@@ -58,7 +58,7 @@ def test_one_job_without_codec_costs_is_the_closed_form(workers, rate, nbytes, a
 
     def alone(work):
         stages = work.stages(Chunk(nbytes), net)
-        return replay([Bucket(0.0, [stages])], Wire(rate), cores=1.0).step_s
+        return replay([Bucket(0.0, [stages])], Uplink(rate), cores=1.0).step_s
 
     assert alone(raw(PLAIN, workers, 1)) == pytest.approx(closed_forms.ring(nbytes, rates_, alpha))
     found = alone(free("all_gather", workers))
@@ -76,7 +76,7 @@ def test_one_job_without_codec_costs_is_the_closed_form(workers, rate, nbytes, a
 def test_without_latency_and_codec_costs_a_step_waits_for_link_or_compute(buckets, rate):
     """The link is busy from some bucket on until the end: the last to be ready decides, or not."""
     found = replay(
-        [Bucket(s, [[Stage(nbytes=n)]]) for s, n in buckets], Wire(rate), cores=1.0, lanes=3
+        [Bucket(s, [[Stage(nbytes=n)]]) for s, n in buckets], Uplink(rate), cores=1.0, lanes=3
     )
     ends, ready = [], 0.0
     for place, (compute_s, _) in enumerate(buckets):
@@ -164,13 +164,13 @@ def test_sums_that_take_turns_are_on_the_wire_one_by_one():
     """Three messages at once arrive together; in turn, each is decoded while the next travels."""
     at_once = [[Stage(nbytes=1.0), Stage(cpu_s=1.0)] for _ in range(3)]
     in_turn = [[replace(job[0], in_turn=True), job[1]] for job in at_once]
-    assert replay([Bucket(0.0, at_once)], Wire(1.0), cores=1.0).step_s == pytest.approx(6.0)
-    assert replay([Bucket(0.0, in_turn)], Wire(1.0), cores=1.0).step_s == pytest.approx(4.0)
+    assert replay([Bucket(0.0, at_once)], Uplink(1.0), cores=1.0).step_s == pytest.approx(6.0)
+    assert replay([Bucket(0.0, in_turn)], Uplink(1.0), cores=1.0).step_s == pytest.approx(4.0)
 
 
 def test_a_shaper_lets_a_burst_through_and_saves_up_while_nothing_is_sent():
     job = [Stage(nbytes=100.0)]
-    wire = Wire(rate=10.0, burst=50.0, peak=1e9)
+    wire = Uplink(rate=10.0, burst=50.0, peak=1e9)
     first = replay([Bucket(2.0, [job])], wire, cores=1.0)
     assert first.step_s == pytest.approx(2.0 + 5.0, rel=1e-6)
     settled = replay([Bucket(2.0, [job])], wire, cores=1.0, steps=3)
@@ -179,11 +179,11 @@ def test_a_shaper_lets_a_burst_through_and_saves_up_while_nothing_is_sent():
 
 def test_sending_takes_its_share_of_the_cores():
     stage = Stage(nbytes=1e9, cpu_per_byte=1e-9)
-    fast = replay([Bucket(0.0, [[stage]])], Wire(1e12), cores=2.0)
+    fast = replay([Bucket(0.0, [[stage]])], Uplink(1e12), cores=2.0)
     assert fast.step_s == pytest.approx(1.0)  # one message, one core
-    beside = replay([Bucket(0.0, [[stage]]), Bucket(1.0, [])], Wire(1e12), cores=1.0)
+    beside = replay([Bucket(0.0, [[stage]]), Bucket(1.0, [])], Uplink(1e12), cores=1.0)
     assert beside.step_s == pytest.approx(2.0)
-    slow = replay([Bucket(0.0, [[stage]]), Bucket(1.0, [])], Wire(1e8), cores=1.0)
+    slow = replay([Bucket(0.0, [[stage]]), Bucket(1.0, [])], Uplink(1e8), cores=1.0)
     assert slow.compute_s == pytest.approx(1 / 0.9)  # a tenth of a core goes to sending
 
 

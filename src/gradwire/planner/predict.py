@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
 from gradwire.planner.layout import Chunk, Ready, chunks, coarse, even
 from gradwire.planner.network import Network
 from gradwire.planner.replay import replay as replay_step
-from gradwire.planner.stage import Bucket, Job, Replayed, Wire
+from gradwire.planner.stage import Bucket, Replayed, Stage, Uplink
 from gradwire.planner.work import HALF, PLAIN, Work, raw
 
 LANES, GLOO_THREADS = 3, 2
@@ -70,7 +71,7 @@ class Setting:
         own = work.codec not in (PLAIN, HALF)
         found = replay_step(
             self._buckets(work),
-            Wire(net.rate, net.burst, net.peak),
+            Uplink(net.rate, net.burst, net.peak),
             self.cores,
             lanes=LANES if own else GLOO_THREADS,
             dealt=own,
@@ -91,7 +92,7 @@ class Setting:
             before = ready.at_s
         return found
 
-    def _jobs(self, work: Work, ready: Ready) -> list[Job]:
+    def _jobs(self, work: Work, ready: Ready) -> list[Sequence[Stage]]:
         net = self.network
         if work.collective == "all_reduce":
             return [work.stages(Chunk(sum(ready.sizes)), net)]

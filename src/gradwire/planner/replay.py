@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Sequence
 from math import isinf
 
-from gradwire.planner.stage import Bucket, Replayed, Stage, Wire
+from gradwire.planner.stage import Bucket, Replayed, Stage, Uplink
 
 _EPSILON = 1e-12
 
 
 def replay(
     buckets: Sequence[Bucket],
-    wire: Wire,
+    uplink: Uplink,
     cores: float,
     *,
     lanes: int = 3,
@@ -38,9 +38,9 @@ def replay(
         the threads of gloo do.
     steps: more than one only matters where a shaper saves up what was not sent.
     """
-    tokens, found = wire.burst, Replayed(0.0, 0.0, 0.0, 0.0)
+    tokens, found = uplink.burst, Replayed(0.0, 0.0, 0.0, 0.0)
     for _ in range(steps):
-        step = _Step(buckets, wire, cores, lanes, dealt, tokens)
+        step = _Step(buckets, uplink, cores, lanes, dealt, tokens)
         found, tokens = step.run(), step.tokens
     return found
 
@@ -62,10 +62,10 @@ class _Actor:
 
 class _Step:
     def __init__(
-        self, buckets: Sequence[Bucket], wire: Wire, cores: float, lanes: int, dealt: bool,
+        self, buckets: Sequence[Bucket], uplink: Uplink, cores: float, lanes: int, dealt: bool,
         tokens: float,
     ) -> None:  # fmt: skip
-        self.wire, self.cores, self.tokens = wire, cores, tokens
+        self.uplink, self.cores, self.tokens = uplink, cores, tokens
         self.now = self.compute_end = self.link_s = self.cpu_s = 0.0
         self.buckets = deque(buckets)
         common: deque[tuple[int, deque[Stage]]] = deque()
@@ -130,7 +130,7 @@ class _Step:
             return False
         stage = job.popleft()
         lane.cpu, lane.wait, lane.left = stage.cpu_s, stage.wait_s, stage.nbytes
-        if isinf(self.wire.rate):  # costs nothing at all, not even the cores
+        if isinf(self.uplink.rate):  # costs nothing at all, not even the cores
             lane.left = 0.0
         lane.per_byte, lane.in_turn = stage.cpu_per_byte, stage.in_turn
         return True
@@ -148,7 +148,7 @@ class _Step:
         others = [lane for lane in self.lanes if lane.job is not None and lane.cpu <= _EPSILON]
         waiting = [lane for lane in others if lane.wait > _EPSILON]
         sending = [lane for lane in others if lane.wait <= _EPSILON and lane.left > _EPSILON]
-        rate = self.wire.peak if self.tokens > _EPSILON else self.wire.rate
+        rate = self.uplink.peak if self.tokens > _EPSILON else self.uplink.rate
         share = rate / len(sending) if sending else 0.0
         wanted = [min(1.0, lane.per_byte * share) for lane in sending]
         level = min(1.0, _level([1.0] * len(threads) + wanted, self.cores))
@@ -156,7 +156,7 @@ class _Step:
         steps = [lane.cpu / level for lane in threads]
         steps += [lane.wait for lane in waiting]
         steps += [lane.left / speed for lane, speed in zip(sending, speeds, strict=True)]
-        drain = sum(speeds) - self.wire.rate
+        drain = sum(speeds) - self.uplink.rate
         if self.tokens > _EPSILON and drain > 0:
             steps.append(self.tokens / drain)
         self._spend(min(steps), threads, level, waiting, sending, speeds)
@@ -176,9 +176,9 @@ class _Step:
                 lane.left = 0.0
         self.link_s += dt if sending else 0.0
         self.cpu_s += dt * pace * len(threads)
-        if self.wire.burst:
-            self.tokens += dt * (self.wire.rate - sum(speeds))
-            self.tokens = min(max(self.tokens, 0.0), self.wire.burst)
+        if self.uplink.burst:
+            self.tokens += dt * (self.uplink.rate - sum(speeds))
+            self.tokens = min(max(self.tokens, 0.0), self.uplink.burst)
 
 
 def _level(demands: Sequence[float], cores: float) -> float:

@@ -21,19 +21,16 @@ class Stage:
     in_turn: bool = False
 
 
-Job = Sequence[Stage]
-
-
 @dataclass(frozen=True)
 class Bucket:
     """`compute_s` seconds of a core make it ready; then its jobs are handed to the lanes."""
 
     compute_s: float
-    jobs: Sequence[Job]
+    jobs: Sequence[Sequence[Stage]]
 
 
 @dataclass(frozen=True)
-class Wire:
+class Uplink:
     """The link of one worker: see `Network`."""
 
     rate: float

@@ -100,7 +100,7 @@ class _Crew:
             thread.join(timeout)
 
     def fail(self, error: BaseException) -> None:
-        """See `Lanes.fail`."""
+        """Let all jobs fail from now on."""
         with self._lock:
             if self._failure is not None:
                 return
