@@ -80,7 +80,8 @@ def examples() -> list[str]:
 def test_examples_of_the_help_run(tmp_path, monkeypatch):
     """All of them, but for the time that they take."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gradwire.lab.workers.run", lambda *_: None)
+    monkeypatch.setattr("gradwire.lab.workers.run", lambda *args: None)
+    monkeypatch.setattr("gradwire.lab.links.access.prepare", lambda shape: None)
     python, ran = {}, set()
     for line in examples():
         program, *words = line.split()

@@ -119,7 +119,9 @@ def raced() -> list[dict[str, Any]]:
     done = run(*GRADWIRE, "train", "-w", "2", *codecs, *QUICK, *goal)
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)
-    assert " sooner than none (float32): after" in done.stderr or "No codec reached" in done.stderr
+    assert (
+        " sooner than `none` (float32): after" in done.stderr or "No codec reached" in done.stderr
+    )
     return found
 
 
@@ -222,7 +224,7 @@ def test_torchrun_brings_its_own_workers(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(file.read_text())
     assert (result["workers"], result["task"]) == (2, "mnist-fc")
-    assert done.stdout.count("A step with qsgd:bits=4 took") == 1
+    assert done.stdout.count("A step with `qsgd:bits=4` took") == 1
     assert sum(line.startswith("qsgd:bits=4 ") for line in done.stdout.splitlines()) == 1
 
 
@@ -244,7 +246,7 @@ def test_what_is_to_be_known_of_a_run_is_said(tmp_path: Path) -> None:
     assert learned[-1].endswith("was still learning in 9 of 30 steps, sent raw.")
     brief = run(*GRADWIRE, "train", *options, "--report", str(tmp_path))
     ending = " ".join(brief.stdout.split())
-    assert "The curves, where the time went and 4 remarks" in ending
+    assert "The curves, where the time went, and 4 remarks: " in ending
     assert "differ too much" not in brief.stdout + brief.stderr
     for place in (done.stdout, (tmp_path / "index.html").read_text()):
         text = " ".join(place.split())

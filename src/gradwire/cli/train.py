@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group
 from rich.text import Text
 
 from gradwire.lab.records import Result, Settings
@@ -172,9 +173,10 @@ def _deliver(
 
     def write(directory: Path) -> None:
         path = write_report(settings, results, directory)
-        noted = counted(len(remarks(results)), "remark")
-        line = f"The curves, where the time went and {noted}: {path}"
-        show(json_file, Text(line, no_wrap=True, overflow="ignore"))
+        noted = len(remarks(results))
+        more = f", and {counted(noted, 'remark')}" if noted else ""
+        line = f"The curves, where the time went{more}: {path}"
+        show(json_file, Group(Text(line, no_wrap=True, overflow="ignore")))
 
     files = {} if report is None else {report / FILE_NAME: partial(write, report)}
     rows = [each.to_json() | {"times_sooner": sooner(each, results)} for each in results]
