@@ -127,7 +127,7 @@ def predicted(found: profile.Profile, what: str) -> tuple[float, float | None]:
     """Seconds a step by our model, and by the paper's."""
     there = found.setting()
     if what == COMPUTE:
-        return there.model.compute_s, None
+        return found.model["alone_s"], None
     if what == PLAIN:
         work = there.plain()
     elif what == HALF:

@@ -87,6 +87,15 @@ def test_equal_workers_take_as_long_as_the_replay_says(workers, spec, rate):
     assert found.step_s == pytest.approx(there.predict(work).step_s, rel=0.08)
 
 
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_worker_sends_and_receives_one_message_at_a_time(direction):
+    """Four workers whose one direction is slow: three messages of a fourth, in each shot."""
+    slow, fast = np.full(4, 1e6), np.full(4, 1e12)
+    cluster = Cluster(slow, fast) if direction == "up" else Cluster(fast, slow)
+    found = simulate_step(cluster, [(0.0, 4e6)], free("two_shot", 4)).step_s
+    assert found == pytest.approx(6.0, rel=1e-3)
+
+
 def test_many_small_messages_become_the_bottleneck():
     work = work_of(table()["rates"]["qsgd:bits=4"], 256)
     few = simulate_step(equal(256, 1e9, message_s=2e-5), [(0.01, 1e5)], work)

@@ -20,7 +20,7 @@ from gradwire.planner.probe.timing import mean
 from gradwire.reduction.checkpoint import pack
 
 WARM_UP = 2
-SMALL, PIECES, LEAST_WIDTH = 1 << 14, 8, 512
+PIECES, STRETCH, LEAST_WIDTH = 3, 1 << 17, 512
 
 
 class Flat(nn.Module):
@@ -81,24 +81,33 @@ def teach(handle: gw.Handle, module: nn.Module) -> None:
 
 
 def measure(spec: str, gradient: Tensor, seconds: float, width: int) -> dict[str, Any]:
-    """The costs of a codec: of a chunk, of next to nothing, and of several such jobs.
+    """The costs of a codec: of a chunk, of a fourth of one, and of several such jobs.
 
-    `gradient` is as long as one likes: it is cut, or repeated, to a chunk, of rows of `width`.
+    What they differ in is what values cost, and what jobs cost beside them.
     """
-    numel = chunk_values(dist.get_world_size())
-    width = min(max(width, LEAST_WIDTH), SMALL)
-    chunk = gradient.repeat(-(-numel // gradient.numel()))[: numel // width * width]
-    chunk = chunk.view(-1, width)
-    numel = chunk.numel()
-    rows = max(1, SMALL // width)
-    small = torch.split(chunk[: PIECES * rows], rows)
+    chunk = sample(gradient, chunk_values(dist.get_world_size()), width)
+    quarters = torch.split(chunk, -(-len(chunk) // 4))[:PIECES]
     found = {
         "large": taken(spec, [chunk], seconds / 2),
-        "small": taken(spec, small[:1], seconds / 10),
-        "cut": taken(spec, small, seconds / 10),
+        "small": taken(spec, quarters[:1], seconds / 4),
+        "cut": taken(spec, quarters, seconds / 4),
     }
-    sizes = {"numel": numel, "small_numel": rows * width, "pieces": PIECES}
+    sizes = {"numel": chunk.numel(), "small_numel": quarters[0].numel(), "pieces": PIECES}
     return {"codec": spec, **sizes, **{name: vars(each) for name, each in found.items()}}
+
+
+def sample(gradient: Tensor, numel: int, width: int) -> Tensor:
+    """About `numel` values in rows of `width`: stretches from all over the gradient.
+
+    Layers differ, and what a codec takes may depend on what it encodes.
+    """
+    width = min(max(width, LEAST_WIDTH), STRETCH)
+    stretch = STRETCH // width * width
+    count = max(1, numel // stretch)
+    gradient = gradient.repeat(-(-stretch // gradient.numel()))
+    last = gradient.numel() - stretch
+    starts = [last * i // max(count - 1, 1) for i in range(count)]
+    return torch.cat([gradient[at : at + stretch] for at in starts]).view(-1, width)
 
 
 def _count(ddp: DistributedDataParallel, seconds: float) -> int:
@@ -108,7 +117,7 @@ def _count(ddp: DistributedDataParallel, seconds: float) -> int:
     ddp().backward()
     count = torch.tensor(seconds / (time.perf_counter() - start))
     dist.broadcast(count, 0)
-    return int(min(max(count.item(), 3), 50))
+    return int(min(max(count.item(), 4), 50))
 
 
 def _cpu_s(ddp: DistributedDataParallel, count: int) -> float:

@@ -39,13 +39,26 @@ def measure(
     buckets = [
         {"at_s": at_s, "sizes": list(sizes)} for at_s, sizes in zip(ready, clock.sizes, strict=True)
     ]
-    return {"buckets": buckets, "compute_s": end, "cpu_s": cpu_s}
+    return {"buckets": buckets, "compute_s": end, "cpu_s": cpu_s, "alone_s": _alone_s(ddp, loss)}
 
 
 def gradient_of(model: nn.Module) -> Tensor:
     """The last gradients of the parameters that are coded, one after the other."""
     found = [p.grad for p in model.parameters() if p.grad is not None and p.numel() >= MIN_NUMEL]
     return torch.cat([gradient.detach().reshape(-1) for gradient in found])
+
+
+def _alone_s(ddp: DistributedDataParallel, loss: Callable[[nn.Module], Tensor]) -> float:
+    """Seconds of a step under `no_sync`, whose gradients are new memory each time."""
+    found = []
+    with ddp.no_sync():
+        for _ in range(WARM_UP + LEAST):
+            ddp.zero_grad()
+            dist.barrier()
+            start = time.perf_counter()
+            loss(ddp).backward()  # type: ignore[no-untyped-call]
+            found.append(time.perf_counter() - start)
+    return mean(statistics.median(found[WARM_UP:]))[0]
 
 
 class _Clock:
