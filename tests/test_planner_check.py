@@ -53,7 +53,7 @@ def test_links_that_were_measured_are_not_measured_again(tmp_path, monkeypatch):
         asked.append(link)
         return measured(workers=link.workers)
 
-    monkeypatch.setattr(plan_check, "require_root", lambda: None)
+    monkeypatch.setattr(plan_check, "prepare_links", lambda rates: None)
     monkeypatch.setattr(plan_check.link_run, "measure", pretend)
     monkeypatch.setattr("sys.argv", ["plan_check.py", "--out", str(tmp_path), "--rate", "1gbit",
                                      "--model", "mlp"])  # fmt: skip
