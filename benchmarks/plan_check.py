@@ -2,7 +2,7 @@
 
     sudo .venv/bin/python benchmarks/plan_check.py --out plan-check --quick
     sudo .venv/bin/python benchmarks/plan_check.py --out plan-check
-    .venv/bin/python benchmarks/plan_check.py --out plan-check --report
+    .venv/bin/python benchmarks/plan_check.py --out plan-check --report --page docs/planner.md
 
 On each link the workers first probe it (`gradwire probe`), then the variants are timed. What was
 measured is kept in the folder of `--out`, a file for each link, so a run that was cut short goes on
@@ -24,7 +24,7 @@ from gradwire.planner import paper, profile
 from gradwire.planner.work import raw
 from link_results import BASELINES, COMPUTE, HALF, PLAIN, POWERSGD, Link, Row, read, write
 from links import CODECS, prepare_links
-from plan_verdict import CLEAR, Checked, table, verdict
+from plan_verdict import CLEAR, Checked, markdown, replaced, table, verdict
 
 
 def main() -> None:
@@ -35,6 +35,8 @@ def main() -> None:
     if not checked:
         sys.exit(f"There is nothing in {options.out}; run it without --report.")
     print(table(checked))
+    if options.page:
+        options.page.write_text(replaced(options.page.read_text(), markdown(checked)))
     print(f"\nload average {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores now\n")
     sys.exit(verdict(checked))
 
@@ -54,6 +56,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--quick", action="store_true", help="1gbit, 2 workers, mlp: about a minute")
     add("--anew", action="store_true", help="measure again what is there")
     add("--report", action="store_true", help="measure nothing")
+    add("--page", metavar="FILE.md", type=Path, help="put the table between the page's marks")
     options = parser.parse_args()
     quick = options.quick
     options.rate = options.rate or (["1gbit"] if quick else ["100mbit", "1gbit", "10gbit"])

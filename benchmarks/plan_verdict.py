@@ -13,6 +13,7 @@ MEDIAN, MOST, RIGHT = 0.07, 0.15, 0.95
 """The most that the median and the 90th percentile of errors may be, and the least share of rows
 whose "pays, or does not" is right, of those that differ from plain DDP by more than `CLEAR`."""
 CLEAR = 0.10
+BEGIN, END = "<!-- plan_check.py: begin -->", "<!-- plan_check.py: end -->"
 
 
 @dataclass(frozen=True)
@@ -59,20 +60,49 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ranked[min(len(ranked) - 1, max(0, math.ceil(share * len(ranked)) - 1))]
 
 
-def verdict(found: Sequence[Checked]) -> int:
-    """Say how right it is; 1 if that is not enough."""
+def summary(found: Sequence[Checked]) -> tuple[str, bool]:
+    """How right it is, in two sentences; is that enough?"""
     errors = [abs(row.error) for row in found]
     theirs = [abs(row.paper_error) for row in found if row.paper_error is not None]
     clear = [row for row in found if row.pays is not None]
     right = sum(row.pays == row.said for row in clear) / len(clear) if clear else 1.0
     median, most = statistics.median(errors), percentile(errors, 0.9)
-    print(
+    said = (
         f"{len(found)} rows: median error {median:.1%} (at most {MEDIAN:.0%}), 90th percentile "
         f"{most:.1%} (at most {MOST:.0%}); pays or not is right in {right:.0%} of {len(clear)} "
-        f"clear rows (at least {RIGHT:.0%})."
+        f"clear rows (at least {RIGHT:.0%}).\nThe paper's model: median error "
+        f"{statistics.median(theirs):.0%}, 90th percentile {percentile(theirs, 0.9):.0%}."
     )
-    print(
-        f"The paper's model: median error {statistics.median(theirs):.0%}, 90th percentile "
-        f"{percentile(theirs, 0.9):.0%}."
-    )
-    return int(median > MEDIAN or most > MOST or right < RIGHT)
+    return said, median <= MEDIAN and most <= MOST and right >= RIGHT
+
+
+def verdict(found: Sequence[Checked]) -> int:
+    """Say how right it is; 1 if that is not enough."""
+    said, enough = summary(found)
+    print(said)
+    return int(not enough)
+
+
+def markdown(found: Sequence[Checked]) -> str:
+    """A line for each variant; measured and predicted seconds, and the error, for each link."""
+    links = list(dict.fromkeys(row.link for row in found))
+    lines = [
+        f"| measured, predicted | {' | '.join(map(str, links))} |",
+        f"|---|{'---|' * len(links)}",
+    ]
+    for what in dict.fromkeys(row.what for row in found):
+        cells = {
+            row.link: f"{row.measured:.3f}, {row.predicted:.3f} ({row.error:+.0%})"
+            for row in found
+            if row.what == what
+        }
+        lines.append(f"| {what} | {' | '.join(cells.get(link, '') for link in links)} |")
+    return "\n".join([*lines, "", summary(found)[0]]).replace("|  |", "| |")
+
+
+def replaced(page: str, section: str) -> str:
+    """`page` with `section` between its marks."""
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise SystemExit(f"The page must have the lines {BEGIN!r} and {END!r}, each once.")
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{section}\n\n{END}{rest.split(END)[1]}"
