@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 import gradwire as gw
 from gradwire.cli.app import app
 from gradwire.planner import profile
-from gradwire.planner.layout import chunk_values
 from gradwire.planner.messages import Messages
 from gradwire.planner.probe import model
+from gradwire.reduction.reducer import chunk_values
 
 pytestmark = pytest.mark.slow
 CODECS = ("none", "bf16", "qsgd:bits=4", "global-qsgd", "gradiveq")

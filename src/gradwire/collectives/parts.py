@@ -96,16 +96,33 @@ def cut(pieces: Sequence[Slice], count: int) -> list[list[Slice]]:
     A piece is cut only at multiples of its codec's grain, counted in its part, and not at all if
     that is None; lists may then be empty.
     """
-    total = sum(piece.numel for piece in pieces)
-    lists: list[list[Slice]] = [[] for _ in range(count)]
-    base = 0
-    for piece in pieces:
-        grain = piece.codec.grain or max(piece.numel, 1)
-        ideal = [total * i / count - base for i in range(count)]
-        cuts = [min(max(round(at / grain) * grain, 0), piece.numel) for at in ideal] + [piece.numel]
+    sizes = [(piece.numel, piece.codec.grain) for piece in pieces]
+    return [
+        [
+            Slice(pieces[i].part, pieces[i].start + start, pieces[i].start + stop)
+            for i, start, stop in found
+        ]
+        for found in stretches(sizes, count)
+    ]
+
+
+def stretches(
+    sizes: Sequence[tuple[int, int | None]], count: int
+) -> list[list[tuple[int, int, int]]]:
+    """How `cut` deals vectors of these lengths and grains: which of them, from where, to where.
+
+    >>> stretches([(1000, 512), (3000, 512)], 2)
+    [[(0, 0, 1000), (1, 0, 1024)], [(1, 1024, 3000)]]
+    """
+    total, base = sum(numel for numel, _ in sizes), 0
+    lists: list[list[tuple[int, int, int]]] = [[] for _ in range(count)]
+    for i, (numel, grain) in enumerate(sizes):
+        grain = grain or max(numel, 1)
+        ideal = [total * place / count - base for place in range(count)]
+        cuts = [min(max(round(at / grain) * grain, 0), numel) for at in ideal] + [numel]
         cuts[0] = 0
         for found, start, stop in zip(lists, cuts, cuts[1:], strict=False):
             if stop > start:
-                found.append(Slice(piece.part, piece.start + start, piece.start + stop))
-        base += piece.numel
+                found.append((i, start, stop))
+        base += numel
     return lists

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MIN_NUMEL = 10_000
-CHUNK = 1 << 20
+from gradwire.collectives.parts import stretches
+from gradwire.reduction.policy import MIN_NUMEL
+from gradwire.reduction.reducer import chunk_values
+
 FIRST_NBYTES, BUCKET_NBYTES = 1 << 20, 25 << 20
 """DDP's default sizes of the first bucket, which is small to start early, and of all others."""
 MOST_BUCKETS, MOST_JOBS = 32, 64
@@ -48,29 +50,14 @@ class Chunk:
     count: float = 1.0
 
 
-def chunk_values(workers: int) -> int:
-    """The most values of a job."""
-    return CHUNK * (workers if workers > 2 else 1)
-
-
 def cut(sizes: Sequence[int], grain: int | None, count: int) -> list[list[int]]:
     """Deal parameters of these sizes to `count` lists of about as many values each.
 
     >>> cut([1000, 3000], 512, 2)
     [[1000, 1024], [1976]]
     """
-    total, base = sum(sizes), 0
-    lists: list[list[int]] = [[] for _ in range(count)]
-    for size in sizes:
-        unit = grain or max(size, 1)
-        ideal = [total * i / count - base for i in range(count)]
-        cuts = [min(max(round(at / unit) * unit, 0), size) for at in ideal] + [size]
-        cuts[0] = 0
-        for found, start, stop in zip(lists, cuts, cuts[1:], strict=False):
-            if stop > start:
-                found.append(stop - start)
-        base += size
-    return lists
+    dealt = stretches([(size, grain) for size in sizes], count)
+    return [[stop - start for _, start, stop in found] for found in dealt]
 
 
 def chunks(sizes: Sequence[int], grain: int | None, workers: int) -> list[list[int]]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.planner import advice
-from gradwire.planner.layout import MIN_NUMEL
 from gradwire.planner.network import Network
 from gradwire.planner.request import Planned, works_among
 from gradwire.planner.work import PLAIN, raw
+from gradwire.reduction.policy import MIN_NUMEL
 
 HERE = Path(__file__).parent
 WORKERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)

@@ -39,6 +39,11 @@ a third longer; four times as many took 14 % longer between two.
 _FEW = 256
 
 
+def chunk_values(world: int) -> int:
+    """The most values of a job among `world` workers, unless it is said."""
+    return CHUNK * (world if world > 2 else 1)
+
+
 class Reducer:
     """Reduces buckets over links like `link`. All ranks must ask for the same in the same order.
 
@@ -73,7 +78,7 @@ class Reducer:
         self.warmup_steps = warmup_steps
         self.seed = seed
         self.step = 0
-        self._chunk = CHUNK * (link.size if link.size > 2 else 1) if chunk is None else chunk
+        self._chunk = chunk_values(link.size) if chunk is None else chunk
         self._small = SmallParts()
 
     @property

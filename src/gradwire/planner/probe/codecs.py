@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from gradwire.planner.layout import chunk_values
 from gradwire.planner.messages import IMAGE
 from gradwire.planner.probe.timing import mean
 from gradwire.reduction.checkpoint import pack
+from gradwire.reduction.reducer import chunk_values
 
 WARM_UP = 2
 PIECES, STRETCH, LEAST_WIDTH = 3, 1 << 17, 512

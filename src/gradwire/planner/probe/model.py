@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.planner.layout import MIN_NUMEL
 from gradwire.planner.probe.timing import mean
+from gradwire.reduction.policy import MIN_NUMEL
 
 WARM_UP, LEAST, MOST = 3, 3, 12
 
