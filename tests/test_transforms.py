@@ -2,6 +2,9 @@
 
 import hashlib
 import math
+import os
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -151,3 +154,35 @@ def test_every_float_type_and_any_stride_is_taken(domain):
         assert torch.equal(got, expected)
     with pytest.raises(ValueError, match="contiguous memory, got strides"):
         cpu.transform(x[::3], torch.empty(1000), domain="fft", block=256)
+
+
+AT_ONCE = """
+import sys, torch
+from concurrent.futures import ThreadPoolExecutor
+from gradwire.kernels import cpu
+
+def turned(x):
+    out = torch.empty_like(x)
+    cpu.transform(x, out, domain=sys.argv[1], block=1024)
+    return out
+
+inputs = [torch.randn(50_000) for _ in range(4)]
+expected = [turned(x) for x in inputs]
+with ThreadPoolExecutor(4) as pool:
+    for _ in range(100):
+        assert all(map(torch.equal, pool.map(turned, inputs), expected))
+"""
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_kernels_that_run_at_once_use_memory_of_their_own(domain):
+    """Numba gives an array back after its last use, though an address that was taken of it is still
+    in use; with one arena for all, the next thread that asks gets that memory."""
+    done = subprocess.run(
+        [sys.executable, "-c", AT_ONCE, domain],
+        env=os.environ | {"MALLOC_ARENA_MAX": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

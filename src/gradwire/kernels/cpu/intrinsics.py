@@ -95,6 +95,10 @@ def _build_lowest_bit(builder: Any, word: Any) -> Any:
     return builder.cttz(word, ir.IntType(1)(1))
 
 
+def _build_count_from(builder: Any, count: Any, value: Any, least: Any) -> Any:
+    return builder.add(count, builder.zext(builder.icmp_signed(">=", value, least), _I32))
+
+
 def _build_to_bfloat16(builder: Any, value: Any, dither: Any) -> Any:
     total = builder.add(builder.bitcast(value, _I32), builder.zext(dither, _I32))
     half = builder.trunc(builder.lshr(total, _I32(16)), _I16)
@@ -140,6 +144,7 @@ shl8 = expression(_u8, (_u8, _u8), lambda b, x, y: b.shl(x, y))
 shr8 = expression(_u8, (_u8, _u8), lambda b, x, y: b.lshr(x, y))
 bf16_bits = expression(_i32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(16)))
 lowest_bit = expression(types.uint64, (types.uint64,), _build_lowest_bit)  # of a nonzero word
+count_from = expression(_i32, (_i32,) * 3, _build_count_from)  # one more if value >= least
 fp16_bits = expression(_i32, (types.int16,), lambda b, x: b.zext(x, _I32))
 put_field = expression(_u32, (_u32, _u8, _u32), _build_field)
 shr32 = expression(_u32, (_u32, _u32), lambda b, x, y: b.lshr(x, y))

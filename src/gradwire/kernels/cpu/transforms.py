@@ -145,9 +145,10 @@ def _join(rows, bins, half, dct, split, turns, scales):  # type: ignore[no-untyp
 
 
 @jit
-def _turn(x, out, plan, weight, accumulate):  # type: ignore[no-untyped-def]
+def _turn(x, out, room, plan, weight, accumulate):  # type: ignore[no-untyped-def]
+    """`room` is (width, LANES). It is the caller's: an array of our own that only its address is
+    used of would be given back as soon as that is taken."""
     size, half, width = plan.size, plan.size // 2, max(plan.size, LANES)
-    room = np.zeros((width, LANES), np.float32)
     edge = np.zeros((LANES if len(x) % (LANES * width) else 0, width), np.float32)
     rows, stride, factor = room.ctypes.data, 4 * width, weight.ctypes.data
     before, after = plan.before.ctypes.data, plan.after.ctypes.data
@@ -217,6 +218,7 @@ def _run(
         plan, source, target = _plan(size, domain == "dct", back), values[first:], results[first:]
 
         def run(start: int, stop: int, plan=plan, source=source, target=target) -> None:  # type: ignore[no-untyped-def]
-            _turn(source[start:stop], target[start:stop], plan, factor, accumulate)
+            room = np.empty((max(plan.size, LANES), LANES), np.float32)
+            _turn(source[start:stop], target[start:stop], room, plan, factor, accumulate)
 
         over_threads(last - first, size, run)
