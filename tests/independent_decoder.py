@@ -7,6 +7,7 @@ bit patterns of bfloat16, which NumPy does not have. `RefusedError` says that it
 import math
 import struct
 import zlib
+from itertools import accumulate, pairwise
 
 import numpy as np
 import zstandard
@@ -24,6 +25,7 @@ DEFAULTS = {
     "ndqsg": {"levels": 3, "ratio": 3, "alpha": 1.0, "block": 512, "wire": "packed"},
     "global-qsgd": {"block": 512, "wire": "packed", "dither": "linear"},
     "fft": {"bits": 10, "mantissa": 5, "block": 256, "wire": "packed"},
+    "topk": {"bits": 2, "block": 4096},
 }
 
 
@@ -357,6 +359,32 @@ def read_places(octets, form, rice, kept, numel):
     return places
 
 
+# topk
+
+
+def read_topk(payload, numel, settings, stream):
+    require(len(payload) >= 8)
+    kept, rice = int.from_bytes(payload[:7], "little"), payload[7]
+    require(kept <= numel and rice < 16)
+    bits, block = settings["bits"], settings["block"]
+    num_blocks = -(-numel // block)
+    sizes = [8, 2 * num_blocks, packed_nbytes(kept, bits)]
+    require(len(payload) >= sum(sizes))
+    levels, codes, gaps = (payload[a:b] for a, b in pairwise([*accumulate(sizes), len(payload)]))
+    word = np.frombuffer(levels, "<u2").astype(np.int64)
+    spoilt = word == 0xFF00
+    mark, step = word >> 5, word & 31
+    rise = np.where(step <= 16, step, 4 * step - 48)
+    require((spoilt | (mark + rise <= 2039)).all() and (bits == 2 or not step.any()))
+    places = read_places(gaps, 2, rice, kept, numel)
+    code, values = unpack(codes, kept, bits), np.zeros(numel, F32)
+    own = places // block
+    level = (mark[own] + (code >> 1) * rise[own] << 20).astype(np.uint32).view(F32)
+    values[places] += np.where(code & 1, -level, level)
+    values[np.repeat(spoilt, block)[:numel]] = np.nan
+    return values
+
+
 PAYLOADS = {
     "none": read_floats("<f4"),
     "fp16": read_floats("<f2"),
@@ -366,4 +394,5 @@ PAYLOADS = {
     "ndqsg": read_ndqsg,
     "global-qsgd": read_global_qsgd,
     "fft": read_fft,
+    "topk": read_topk,
 }

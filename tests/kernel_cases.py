@@ -482,6 +482,55 @@ def gap_decode(numel, dtype):
             yield call(low, unary, out, rice=rice, count=count, numel=numel - 64)
 
 
+TOP = [(8, 1), (64, 5), (512, 16), (4096, 64), (1024, 128)]
+"""(block, count)"""
+
+
+def ties_and_zeros(numel, dtype=torch.float32):
+    """Many of the same magnitude, few that are not zero, and a block of one magnitude."""
+    x = finite(numel, dtype).round()
+    x[600:1100] = 3.0
+    return x
+
+
+@every_float
+def largest_of_blocks(numel, dtype):
+    for x in (*vectors(numel, dtype), ties_and_zeros(numel, dtype)):
+        for block, count in some(TOP, dtype):
+            bitmap = soiled(bitmap_nbytes(numel), dtype=torch.uint8)
+            yield call(x, bitmap, soiled(num_blocks(numel, block), count), block=block)
+
+
+def rows_of_blocks(numel):
+    """Rows of kept values, with levels near each other, far from each other, and out of reach."""
+    spread = finite(numel) * 1e4 ** finite(numel, seed=7)
+    for x in (*vectors(numel), ties_and_zeros(numel), spread, finite(numel) * 1e-38):
+        for block, count in TOP:
+            kept = torch.empty(num_blocks(numel, block), count)
+            bitmap = torch.empty(bitmap_nbytes(numel), dtype=torch.uint8)
+            cpu.largest_of_blocks(x, bitmap, kept, block=block)
+            yield kept, bitmap, block
+
+
+@float32_only
+def fit_levels(numel, dtype):
+    for (kept, _, _), bits in itertools.product(rows_of_blocks(numel), (1, 2)):
+        levels = soiled(2 * len(kept), dtype=torch.uint8)
+        codes = soiled(packed_nbytes(kept.numel(), bits), dtype=torch.uint8)
+        yield call(kept, levels, codes, bits=bits)
+
+
+@float32_only
+def add_levels(numel, dtype):
+    for (kept, bitmap, block), bits in itertools.product(rows_of_blocks(numel), (1, 2)):
+        levels = torch.empty(2 * len(kept), dtype=torch.uint8)
+        room = torch.zeros(packed_nbytes(kept.numel(), bits), dtype=torch.uint8)
+        number = cpu.fit_levels(kept, levels, room, bits=bits)
+        codes = room[: packed_nbytes(number, bits)]
+        for weight in (1.0, -1 / 3):
+            yield call(bitmap, levels, codes, soiled(numel), block=block, bits=bits, weight=weight)
+
+
 # Transforms and bases.
 
 SPECTRA = list(itertools.product(("fft", "dct"), (8, 16, 32, 64, 256, 1024)))

@@ -81,6 +81,7 @@ CHECKED = [
         "kernels/**/*.py",
         "collectives/*.py",
         "reduction/adaptation.py",
+        "algorithms/**/*.py",
     )
     for path in sorted(ROOT.glob(pattern))
 ]

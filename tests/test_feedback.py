@@ -26,6 +26,7 @@ CASES = [
     ("dqsg", "two_shot"),
     ("qsgd:bits=4,wire=zstd", "two_shot"),
     ("fft", "all_gather"),
+    ("topk", "all_gather"),
     ("bf16", "two_shot"),
     ("global-qsgd:bits=3,dither=subtractive", "all_reduce"),
     ("global-qsgd:bits=3,dither=subtractive", "code_reduce"),

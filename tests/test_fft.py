@@ -16,7 +16,7 @@ from gradwire import collectives, scratch
 from gradwire.codecs import fft
 from gradwire.codecs.fft import transforms
 from gradwire.codecs.fft.drop import drop_at, least_drop
-from gradwire.codecs.fft.sparse import bitmap_nbytes
+from gradwire.codecs.gaps import bitmap_nbytes
 from gradwire.kernels import cpu, reference
 from gradwire.kernels.formats.layout import packed_nbytes
 from gradwire.kernels.formats.rangefloat import fitted_base, half_eps, is_base, num_positive

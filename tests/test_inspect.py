@@ -57,6 +57,7 @@ SPLIT = {
     "fft:drop=0.5": ["head", "coefficients", "bitmap"],
     "fft:drop=0": ["head", "coefficients"],
     "fft:wire=zstd": ["head", "frame"],
+    "topk": ["head", "levels", "codes", "gaps"],
 }
 
 

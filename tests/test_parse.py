@@ -63,6 +63,7 @@ def test_what_is_wrong_is_said(spec, sentence):
         ("GlobalQSGD", "global-qsgd"),
         ("global_qsgd", "global-qsgd"),
         ("FFTSparse", "fft"),
+        ("TopK", "topk"),
         ("GradiVeQ", "gradiveq"),
         ("qsdg", "qsgd"),
     ],

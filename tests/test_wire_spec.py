@@ -1,5 +1,6 @@
 """docs/wire.md is enough to decode every message: a decoder written from it agrees bit for bit."""
 
+import itertools
 import json
 import random
 import struct
@@ -46,7 +47,11 @@ SPARSE = [
         "drop=0.75,bits=16,mantissa=8", "drop=0.9@0/0.1@5,bits=13,mantissa=11",
     )
 ]  # fmt: skip
-SPECS = ["none", "fp16", "bf16", *WIDTHS, *BLOCKS, *SPARSE]
+LARGEST = [
+    f"topk:density={density},bits={bits},block={block}"
+    for density, bits, block in itertools.product((0.01, 0.125), (1, 2), (8, 128, 4096, 65536))
+]
+SPECS = ["none", "fp16", "bf16", *WIDTHS, *BLOCKS, *SPARSE, *LARGEST]
 REFUSALS = [*GOLDEN, "dqsg:levels=5,wire=elias", "qsgd:levels=100", "ndqsg:levels=127"]
 
 

@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
 
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
@@ -17,6 +16,8 @@ from gradwire.codecs.gradiveq import GradiVeQ
 from gradwire.codecs.ndqsg import NDQSG
 from gradwire.codecs.qsgd import QSGD
 from gradwire.codecs.settings import SpelledCodec
+from gradwire.codecs.spelling import read_settings
+from gradwire.codecs.topk import TopK
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,16 @@ REGISTRY: dict[str, Entry] = {
             "fft:drop=0,bits=none,domain=time,block=512",
         ),
     ),
+    "topk": Entry(
+        TopK,
+        "the largest values of every block, in two bits each (Sarfi et al. 2025)",
+        (
+            "topk",
+            "topk:density=0.03,bits=1,block=512",
+            "topk:density=0.125,block=64",
+            "topk:density=0.01,block=16384",
+        ),
+    ),
     "gradiveq": Entry(
         GradiVeQ,
         "coordinates in a subspace learned from earlier gradients (Yu et al. 2018)",
@@ -118,15 +129,15 @@ def parse(spec: str) -> SpelledCodec:
     """
     if not isinstance(spec, str):
         raise TypeError(f"a spec is a string such as 'qsgd:bits=4', got {spec!r}.")
-    name, colon, settings = spec.strip().partition(":")
+    name = spec.strip().partition(":")[0]
+    _refuse_auto(name)
     if name not in REGISTRY:
         raise ValueError(
             f"no codec is called {name!r}; there are {', '.join(REGISTRY)}.{_hint(name)}"
         )
     make = REGISTRY[name].make
-    values = _settings(spec, name, settings) if colon else {}
     try:
-        return make(**values)
+        return make(**read_settings(spec, _setting_names(make)))
     except RecursionError:
         raise ValueError("the spec has codecs within codecs, too many to unfold.") from None
 
@@ -139,26 +150,14 @@ def _hint(name: str) -> str:
     return f" Did you mean {known[near[0]]!r}?" if near else ""
 
 
-def _settings(spec: str, name: str, settings: str) -> dict[str, Any]:
-    """What stands after the colon."""
-    known = _setting_names(REGISTRY[name].make)
-    values: dict[str, Any] = {}
-    for item in settings.split(","):
-        setting, equals, text = item.partition("=")
-        if not item:
-            raise ValueError(
-                f"{spec!r} lacks a setting; write `{name}` alone, or `{name}:setting=value`, "
-                f"settings are {', '.join(known) or 'none'}."
-            )
-        if not equals or setting not in known:
-            raise ValueError(
-                f"{item!r} in {spec!r} is not a setting of {name}; write `setting=value`, "
-                f"settings are {', '.join(known) or 'none'}."
-            )
-        if setting in values:
-            raise ValueError(f"{spec!r} says `{setting}` twice; say it once.")
-        values[setting] = _value(text)
-    return values
+def _refuse_auto(name: str) -> None:
+    """`auto` is taken where it can plan, and by nothing that asks for a codec."""
+    if name == "auto":
+        raise ValueError(
+            "'auto' is no codec: it chooses one for each layer of a DDP module, and is for "
+            "`gw.attach(ddp, 'auto')` and `gradwire train -c auto` alone; here name a codec, such "
+            "as 'qsgd:bits=4'."
+        )
 
 
 def _setting_names(make: Callable[..., SpelledCodec]) -> list[str]:
@@ -167,17 +166,7 @@ def _setting_names(make: Callable[..., SpelledCodec]) -> list[str]:
     return [field.name for field in fields(make)]  # type: ignore[arg-type]
 
 
-def _value(text: str) -> Any:
-    """None, an int or a float if it reads as one; else the word itself."""
-    if text.lower() == "none":
-        return None
-    try:
-        return float(text) if set(text) & set(".en") else int(text)
-    except ValueError:
-        return text
-
-
-def as_codec(codec: Codec | str) -> Codec:
+def as_codec(codec: object) -> Codec:
     """`codec` itself, or what it spells; whoever takes a codec takes a spec too.
 
     >>> str(as_codec("qsgd:bits=2"))
@@ -186,6 +175,7 @@ def as_codec(codec: Codec | str) -> Codec:
     if isinstance(codec, str):
         return parse(codec)
     if not isinstance(codec, Codec):
+        _refuse_auto(str(codec).partition(":")[0])
         raise TypeError(
             f"`codec` must be a codec such as `gw.QSGD(bits=4)` or its spec, got {codec!r}."
         )

@@ -24,6 +24,14 @@ from torch import Tensor
 
 from gradwire import kernels, scratch
 from gradwire.codecs.coding import compress, decompress
+from gradwire.codecs.gaps import (
+    MAX_RICE,
+    best_rice,
+    bitmap_nbytes,
+    read_gaps,
+    scratch_bytes,
+    write_gaps,
+)
 from gradwire.codecs.settings import check_size, sizes_up_to
 from gradwire.kernels.formats.layout import TILE, packed_nbytes
 from gradwire.kernels.formats.rangefloat import fitted_base, is_base
@@ -71,7 +79,7 @@ class SparseCoding:
             largest = kernel.largest(coefficients)
         values, bitmap = self._select(coefficients, kept)
         most = self.max_nbytes(numel, kept) - _HEADER.size
-        body = _bytes("body", most, out.device) if self.zstd else out[_HEADER.size :]
+        body = scratch_bytes("body", most, out.device) if self.zstd else out[_HEADER.size :]
         base, at = 0, self._values_nbytes(kept)
         if self.bits is None:
             body[:at] = values.view(torch.uint8)
@@ -97,7 +105,7 @@ class SparseCoding:
             return coefficients, None
         kernel = kernels.for_device(device)
         threshold, stop = kernel.find_threshold(coefficients, kept)
-        values, bitmap = coefficients[:kept], _bytes("bitmap", bitmap_nbytes(numel), device)
+        values, bitmap = coefficients[:kept], scratch_bytes("bitmap", bitmap_nbytes(numel), device)
         kernel.compact(coefficients, bitmap, values, threshold=threshold, stop=stop)
         return values, bitmap
 
@@ -140,7 +148,7 @@ class SparseCoding:
         bits, mantissa = self.bits, self.mantissa
         if bits is not None and not is_base(head.base, bits=bits, mantissa=mantissa):
             raise ValueError("the header is damaged: its range is not one of finite values.")
-        if head.domain > 2 or head.form > _GAPS or head.rice > 15 or head.spoilt > 1:
+        if head.domain > 2 or head.form > _GAPS or head.rice > MAX_RICE or head.spoilt > 1:
             raise ValueError("the header is damaged: it names no domain or form that there is.")
         return head
 
@@ -233,7 +241,7 @@ class Kept:
     def _bitmap(self) -> Tensor:
         """Where they are; checked, so that nothing is read or written out of bounds."""
         kernel, device = kernels.for_device(self.places.device), self.places.device
-        bitmap = _bytes("bitmap", bitmap_nbytes(self.numel), device)
+        bitmap = scratch_bytes("bitmap", bitmap_nbytes(self.numel), device)
         if self.form == _BITMAP:
             check_size(self.places, bitmap.numel())
             bitmap.copy_(self.places)
@@ -241,44 +249,20 @@ class Kept:
             beyond = last[self.numel - 8 * bitmap.numel() + 64 :].any()
             whole = kernel.count_bits(bitmap) == self.kept and not beyond
         else:
-            whole = self._from_gaps(bitmap)
+            options = {"kept": self.kept, "rice": self.rice, "numel": self.numel}
+            whole = read_gaps(self.places, bitmap, **options)
         if not whole:
             raise ValueError("the places are damaged: they are not as many as the header promises.")
         return bitmap
-
-    def _from_gaps(self, bitmap: Tensor) -> bool:
-        low_nbytes = packed_nbytes(self.kept, self.rice)
-        low, rest = self.places[:low_nbytes], self.places[low_nbytes:]
-        if low.numel() < low_nbytes or rest.numel() % 8:
-            return False
-        unary = _bytes("unary", rest.numel(), rest.device).copy_(rest)
-        options = {"rice": self.rice, "count": self.kept, "numel": self.numel}
-        return bool(kernels.for_device(bitmap.device).gap_decode(low, unary, bitmap, **options))
 
 
 def _put_places(bitmap: Tensor | None, kept: int, out: Tensor) -> tuple[int, int, int]:
     """Write where coefficients are in the shortest way: its form, its `rice`, and its bytes."""
     if bitmap is None:
         return _ALL, 0, 0
-    kernel = kernels.for_device(bitmap.device)
-    unary_bits = kernel.gap_sizes(bitmap)
-    lows = [packed_nbytes(kept, rice) for rice in range(len(unary_bits))]
-    sizes = [low + bitmap_nbytes(unary) for low, unary in zip(lows, unary_bits, strict=True)]
-    size = min(sizes)
-    rice = sizes.index(size)
+    rice, size = best_rice(bitmap, kept)
     if size >= bitmap.numel():
         out[: bitmap.numel()] = bitmap
         return _BITMAP, 0, bitmap.numel()
-    unary = _bytes("unary", size - lows[rice], bitmap.device)
-    kernel.gap_encode(bitmap, out[: lows[rice]], unary, rice=rice)
-    out[lows[rice] : size] = unary
+    write_gaps(bitmap, kept, rice, out[:size])
     return _GAPS, rice, size
-
-
-def bitmap_nbytes(numel: int) -> int:
-    """Bytes of a bitmap of `numel` bits: whole words of 64."""
-    return 8 * -(-numel // 64)
-
-
-def _bytes(name: str, nbytes: int, device: torch.device) -> Tensor:
-    return scratch.of_thread().take(name, nbytes, torch.uint8, device)

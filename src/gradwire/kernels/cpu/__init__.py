@@ -18,6 +18,7 @@ from gradwire.kernels.cpu.elias import elias_decode, elias_encode, elias_sizes
 from gradwire.kernels.cpu.exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.cpu.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.cpu.floats import mean_floats
+from gradwire.kernels.cpu.levels import add_levels, fit_levels
 from gradwire.kernels.cpu.nested import add_nested, quantize_nested
 from gradwire.kernels.cpu.philox import philox
 from gradwire.kernels.cpu.quantize import dequantize, dequantize_mean, quantize
@@ -35,6 +36,7 @@ from gradwire.kernels.cpu.sparse import (
 )
 from gradwire.kernels.cpu.subspace import combine, project
 from gradwire.kernels.cpu.sums import add_packed, dequantize_sum
+from gradwire.kernels.cpu.topk import largest_of_blocks
 from gradwire.kernels.cpu.transforms import transform, transform_back
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     _same: Kernels = cpu  # here, so that mypy looks again when one of its files changes
 
 __all__ = [
+    "add_levels",
     "add_nested",
     "add_packed",
     "block_scales",
@@ -62,10 +65,12 @@ __all__ = [
     "exp_reduce",
     "expand",
     "find_threshold",
+    "fit_levels",
     "gap_decode",
     "gap_encode",
     "gap_sizes",
     "largest",
+    "largest_of_blocks",
     "mean_floats",
     "philox",
     "project",

@@ -64,6 +64,13 @@ def _find_threshold(patterns, count):  # type: ignore[no-untyped-def]
 
 
 @jit
+def gather_flags(octets, bitmap):  # type: ignore[no-untyped-def]
+    """Eight flags, bytes of 0 or 1, to a byte of `bitmap`."""
+    for k in range(len(bitmap)):
+        bitmap[k] = np.uint8(octets[k] * _GATHER >> np.uint64(56))
+
+
+@jit
 def _compact(patterns, words, kept, threshold, stop):  # type: ignore[no-untyped-def]
     flags, buffer = np.zeros(TILE, np.uint8), np.empty(TILE, np.uint32)
     octets, bitmap = flags.view(np.uint64), words.view(np.uint8)
@@ -82,8 +89,7 @@ def _compact(patterns, words, kept, threshold, stop):  # type: ignore[no-untyped
         for i in range(found):  # a slice would do, and take seconds longer to compile
             kept[done + i] = buffer[i]
         done += found
-        for k in range(min(TILE // 8, len(bitmap) - at // 8)):
-            bitmap[at // 8 + k] = np.uint8(octets[k] * _GATHER >> np.uint64(56))
+        gather_flags(octets, bitmap[at // 8 : at // 8 + TILE // 8])
 
 
 @jit

@@ -12,6 +12,7 @@ from gradwire.kernels.protocol.elias import Elias
 from gradwire.kernels.protocol.exponential import Exponential
 from gradwire.kernels.protocol.fields import Fields
 from gradwire.kernels.protocol.floats import Floats
+from gradwire.kernels.protocol.levels import Levels
 from gradwire.kernels.protocol.nested import Nested
 from gradwire.kernels.protocol.philox import Philox
 from gradwire.kernels.protocol.quantize import Quantize
@@ -20,12 +21,13 @@ from gradwire.kernels.protocol.scales import Scales
 from gradwire.kernels.protocol.sparse import Sparse
 from gradwire.kernels.protocol.subspace import Subspace
 from gradwire.kernels.protocol.sums import Sums
+from gradwire.kernels.protocol.topk import TopK
 from gradwire.kernels.protocol.transforms import Transforms
 
 
 class Kernels(
     Philox, Scales, Quantize, Dithered, Nested, Exponential, Fields, Sums, Floats, RangeFloat,
-    Elias, Sparse, Subspace, Transforms, Protocol,
+    Elias, Sparse, TopK, Levels, Subspace, Transforms, Protocol,
 ):  # fmt: skip
     """Every kernel; a backend is a module with these functions.
 

@@ -9,6 +9,7 @@ from gradwire.kernels.reference.elias import elias_decode, elias_encode, elias_s
 from gradwire.kernels.reference.exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.reference.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.reference.floats import mean_floats
+from gradwire.kernels.reference.levels import add_levels, fit_levels
 from gradwire.kernels.reference.nested import add_nested, quantize_nested
 from gradwire.kernels.reference.philox import philox
 from gradwire.kernels.reference.quantize import dequantize, dequantize_mean, quantize
@@ -26,6 +27,7 @@ from gradwire.kernels.reference.sparse import (
 )
 from gradwire.kernels.reference.subspace import combine, project
 from gradwire.kernels.reference.sums import add_packed, dequantize_sum
+from gradwire.kernels.reference.topk import largest_of_blocks
 from gradwire.kernels.reference.transforms import transform, transform_back
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     _same: Kernels = reference  # here, so that mypy looks again when one of its files changes
 
 __all__ = [
+    "add_levels",
     "add_nested",
     "add_packed",
     "block_scales",
@@ -53,10 +56,12 @@ __all__ = [
     "exp_reduce",
     "expand",
     "find_threshold",
+    "fit_levels",
     "gap_decode",
     "gap_encode",
     "gap_sizes",
     "largest",
+    "largest_of_blocks",
     "mean_floats",
     "philox",
     "project",

@@ -24,36 +24,36 @@ def compact(x: Tensor, bitmap: Tensor, kept: Tensor, *, threshold: int, stop: in
     before = torch.arange(x.numel()) < stop
     chosen = _magnitudes(x) > threshold - before.to(torch.int64)
     kept.copy_(x[chosen])
-    _write_bits(chosen, bitmap)
+    write_bits(chosen, bitmap)
 
 
 def expand(bitmap: Tensor, kept: Tensor, out: Tensor) -> None:
-    out[_read_bits(bitmap)[: out.numel()]] += kept
+    out[read_bits(bitmap)[: out.numel()]] += kept
 
 
 def count_bits(bitmap: Tensor) -> int:
-    return int(_read_bits(bitmap).count_nonzero())
+    return int(read_bits(bitmap).count_nonzero())
 
 
 def gap_sizes(bitmap: Tensor) -> list[int]:
-    gaps = _gaps(_read_bits(bitmap))
+    gaps = _gaps(read_bits(bitmap))
     # bits: integers
     return [int((gaps >> rice).sum()) + gaps.numel() for rice in range(16)]
 
 
 def gap_encode(bitmap: Tensor, low: Tensor, unary: Tensor, *, rice: int) -> None:
-    gaps = _gaps(_read_bits(bitmap))
+    gaps = _gaps(read_bits(bitmap))
     pack_codes(gaps & ((1 << rice) - 1), low, rice)
     bits = torch.zeros(8 * unary.numel(), dtype=torch.bool)
     bits[((gaps >> rice) + 1).cumsum(0) - 1] = True  # bits: integers
-    _write_bits(bits, unary)
+    write_bits(bits, unary)
 
 
 def gap_decode(
     low: Tensor, unary: Tensor, bitmap: Tensor, *, rice: int, count: int, numel: int
 ) -> bool:
-    high = _gaps(_read_bits(unary))
-    ends = _read_bits(unary)[-64:].any() if unary.numel() else True
+    high = _gaps(read_bits(unary))
+    ends = read_bits(unary)[-64:].any() if unary.numel() else True
     if high.numel() != count or not ends:
         return False
     gaps = (high << rice) + unpack_codes(low, count, rice)
@@ -62,7 +62,7 @@ def gap_decode(
         return False
     bits = torch.zeros(8 * bitmap.numel(), dtype=torch.bool)
     bits[places] = True
-    _write_bits(bits, bitmap)
+    write_bits(bits, bitmap)
     return True
 
 
@@ -75,11 +75,11 @@ def _gaps(bits: Tensor) -> Tensor:
     return places.diff(prepend=places.new_tensor([-1])) - 1
 
 
-def _read_bits(bitmap: Tensor) -> Tensor:
+def read_bits(bitmap: Tensor) -> Tensor:
     return ((bitmap[:, None] >> torch.arange(8)) & 1).view(-1).bool()
 
 
-def _write_bits(bits: Tensor, bitmap: Tensor) -> None:
+def write_bits(bits: Tensor, bitmap: Tensor) -> None:
     padded = torch.nn.functional.pad(bits, (0, 8 * bitmap.numel() - bits.numel())).view(-1, 8)
     # bits: integers
     bitmap.copy_((padded.to(torch.int64) << torch.arange(8)).sum(1))
