@@ -8,8 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-RATES = {"100mbit": 100e6, "1gbit": 1e9, "10gbit": 1e10, "loopback": None}
-TITLES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s"}
+RATES = {"20mbit": 2e7, "100mbit": 1e8, "1gbit": 1e9, "10gbit": 1e10, "loopback": None}
+TITLES = {
+    "20mbit": "20 Mbit/s",
+    "100mbit": "100 Mbit/s",
+    "1gbit": "1 Gbit/s",
+    "10gbit": "10 Gbit/s",
+}
 COMPUTE, PLAIN, HALF, POWERSGD = BASELINES = "compute alone", "plain DDP", "fp16 hook", "PowerSGD"
 REACHED = 0.9  # of the shaped rate: headers of Ethernet, IP and TCP take 5 %
 

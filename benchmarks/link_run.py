@@ -17,6 +17,9 @@ from link_results import Link, Row, rows_of
 
 WORKER = Path(__file__).with_name("link_worker.py")
 PORT = 29777
+STEADY = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_MAX_": "0"}
+"""Let the allocator keep what is freed: it is in no variant's way whether memory is handed back to
+the system, which moved the step of compute alone between 38 and 64 ms from run to run."""
 
 
 class Progress:
@@ -58,7 +61,7 @@ def measure(
 @contextmanager
 def worker(command: list[str], iface: str) -> Iterator[subprocess.Popen[str]]:
     """A worker that ends with this block; with this process, if it is killed: stdin closes."""
-    quiet = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    quiet = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", **STEADY}
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         command, stdin=pipe, stdout=pipe, text=True,

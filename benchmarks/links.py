@@ -28,7 +28,10 @@ from link_results import BASELINES, POWERSGD, RATES, Link, Row
 from link_run import Progress, measure
 from links_plot import draw
 
-CODECS = ["none", "qsgd:bits=4", "dqsg:bits_per_value=2.0", "global-qsgd:bits=4", "fft", "gradiveq"]
+CODECS = [
+    "none", "qsgd:bits=4", "dqsg:bits_per_value=2.0", "global-qsgd:bits=4", "fft", "gradiveq",
+    "auto",
+]  # fmt: skip
 
 
 def main() -> None:
@@ -103,10 +106,11 @@ def prepare_links(rates: list[str]) -> None:
 
 def codec(spec: str) -> str:
     """What is typed is checked here and not by every worker."""
-    from gradwire.codecs import parse  # only then: it takes seconds
+    from gradwire.codecs import as_codec  # only then: it takes seconds
+    from gradwire.planner.auto.settings import as_auto
 
     try:
-        parse(spec)
+        as_auto(spec) or as_codec(spec)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return spec

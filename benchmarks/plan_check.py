@@ -7,7 +7,8 @@
 On each link the workers first probe it (`gradwire probe`), then the variants are timed. What was
 measured is kept in the folder of `--out`, a file for each link, so a run that was cut short goes on
 where it stopped; `--anew` measures again, and `--report` only reads. It fails if the predictions
-are worse than `plan_verdict.py` allows. PowerSGD, which is PyTorch's, is not predicted.
+are worse than `plan_verdict.py` allows. PowerSGD, which is PyTorch's, and `auto`, which
+chooses by measuring, are not predicted.
 Beside each prediction stands that of the Global-QSGD paper's own model.
 """
 
@@ -50,8 +51,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--rate", action="append", help="repeatable (default: 100mbit, 1gbit, 10gbit)")
     add("--workers", action="append", type=int, help="repeatable (default: 2 and 4)")
     add("--model", action="append", choices=["mlp", "cnn"], help="repeatable (default: both)")
-    add("--steps", type=int, default=10, help="most timed steps (default: 10)")
-    add("--seconds", type=float, default=6.0, help="of a variant (default: 6)")
+    add("--steps", type=int, default=100, help="most timed steps (default: 100)")
+    add("--seconds", type=float, default=4.0, help="of a variant, but 3 steps (default: 4)")
     add("--probe", type=float, default=20.0, metavar="SECONDS", help="of the probe (default: 20)")
     add("--quick", action="store_true", help="1gbit, 2 workers, mlp: about a minute")
     add("--anew", action="store_true", help="measure again what is there")
@@ -77,7 +78,8 @@ def links(options: argparse.Namespace) -> list[Link]:
 
 
 def variants(link: Link) -> list[str]:
-    codecs = [c for c in CODECS if link.model == "mlp" or not c.startswith("gradiveq")]
+    fixed = [codec for codec in CODECS if codec != "auto"]
+    codecs = [c for c in fixed if link.model == "mlp" or not c.startswith("gradiveq")]
     return [*(what for what in BASELINES if what != POWERSGD), *codecs]
 
 

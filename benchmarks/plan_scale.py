@@ -1,23 +1,31 @@
 """The planner carried to a thousand workers: simulation, not measurement.
 
     .venv/bin/python benchmarks/plan_scale.py --plot docs/planner.svg --json scale.json
+    .venv/bin/python benchmarks/plan_check.py --out scale --rate 20mbit --workers 2 --workers 4 \
+        --workers 8 --model cnn
+    .venv/bin/python benchmarks/plan_scale.py --check scale
 
 Two settings: a data centre (`DATA_CENTRE`), whose codecs are assumed to run on the GPU, and
 volunteers (`VOLUNTEERS`) with the CPU speeds of the planner's table, links from 50 to 1,000 Mbit/s,
 evenly on a logarithmic scale, and some who compute slower than others. The simulator is
 `gradwire.planner.simulator`, which tests hold to closed forms and to the replay of a step.
+`--check` holds it to real steps that `plan_check.py` has measured, on links so slow that it does
+not matter that all workers share the cores of one machine: of those the simulator knows nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from gradwire.planner.layout import FORWARD
+import link_results
+from gradwire.planner import profile
+from gradwire.planner.layout import FORWARD, chunks
 from gradwire.planner.rates import Rates, table, work_of
 from gradwire.planner.simulator import Cluster, Simulated, simulate_step
 
@@ -78,7 +86,11 @@ def main() -> None:
     )
     parser.add_argument("--plot", metavar="FILE.svg", type=Path, help="draw the curves")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the numbers")
+    parser.add_argument("--check", metavar="DIR", type=Path, help="compare with real steps")
     options = parser.parse_args()
+    if options.check:
+        print(compared(options.check))
+        return
     rows = [row for place in (DATA_CENTRE, VOLUNTEERS) for row in simulate(place)]
     print(markdown(rows))
     if options.json:
@@ -109,6 +121,36 @@ def in_nodes(place: Place, spec: str, workers: int) -> dict:
     found = simulate_step(place.cluster(nodes), buckets, work)
     found.step_s += inside / BUCKETS
     return row(place, f"{spec}, nodes of {NODE}", workers, found)
+
+
+def compared(folder: Path) -> str:
+    """Measured and simulated seconds a step for each link in `folder`, and the errors."""
+    lines, errors = ["| link | what | measured | simulated | error |", "|---|---|---|---|---|"], []
+    for rows_file in sorted(folder.glob("*-rows.json")):
+        known = profile.read(rows_file.with_name(rows_file.name.replace("rows", "profile")))
+        for real in link_results.read(rows_file):
+            if real.what in (link_results.COMPUTE, link_results.HALF):
+                continue
+            found = on_equal_links(known, real.what).step_s
+            errors.append(found / real.step_s - 1)
+            cells = (real.link, real.what, f"{real.step_s:.3f}", f"{found:.3f}")
+            lines.append(f"| {' | '.join(map(str, cells))} | {errors[-1]:+.0%} |")
+    middle = statistics.median(map(abs, errors))
+    return "\n".join([*lines, "", f"{len(errors)} rows: median error {middle:.1%}."])
+
+
+def on_equal_links(known: profile.Profile, what: str) -> Simulated:
+    """A step of the workers of a profile, which are alike."""
+    there = known.setting()
+    work = there.plain() if what == link_results.PLAIN else known.work(what)
+    rate = np.full(known.workers, there.network.rate)
+    cluster = Cluster(rate, rate, known.link["latency_s"])
+    jobs = []
+    for ready in there.model.buckets:
+        whole = work.collective == "all_reduce" or not ready.coded
+        sizes = [ready.sizes] if whole else chunks(ready.coded, 512, known.workers)
+        jobs += [(ready.at_s, float(sum(size))) for size in sizes]
+    return simulate_step(cluster, jobs, work)
 
 
 def row(place: Place, spec: str, workers: int, found: Simulated) -> dict:

@@ -84,7 +84,17 @@ def verdict(found: Sequence[Checked]) -> int:
 
 
 def markdown(found: Sequence[Checked]) -> str:
-    """A line for each variant; measured and predicted seconds, and the error, for each link."""
+    """A table for each model and number of workers: a line a variant, and a column a link."""
+    kinds = dict.fromkeys((row.link.model, row.link.workers) for row in found)
+    tables = [
+        _table([row for row in found if (row.link.model, row.link.workers) == kind])
+        for kind in kinds
+    ]
+    return "\n\n".join([*tables, summary(found)[0]])
+
+
+def _table(found: Sequence[Checked]) -> str:
+    """Measured and predicted seconds, and the error."""
     links = list(dict.fromkeys(row.link for row in found))
     lines = [
         f"| measured, predicted | {' | '.join(map(str, links))} |",
@@ -97,7 +107,7 @@ def markdown(found: Sequence[Checked]) -> str:
             if row.what == what
         }
         lines.append(f"| {what} | {' | '.join(cells.get(link, '') for link in links)} |")
-    return "\n".join([*lines, "", summary(found)[0]]).replace("|  |", "| |")
+    return "\n".join(lines)
 
 
 def replaced(page: str, section: str) -> str:

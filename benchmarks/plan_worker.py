@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import link_worker as worker
-from gradwire.planner.probe.run import Subject, probe
+from gradwire.lab.probe.run import Subject, probe
 from link_rate import reached_bps
 
 FILE, CODECS, SECONDS = "GRADWIRE_PLAN_FILE", "GRADWIRE_PLAN_CODECS", "GRADWIRE_PLAN_SECONDS"

@@ -177,6 +177,15 @@ def test_a_shaper_lets_a_burst_through_and_saves_up_while_nothing_is_sent():
     assert settled.step_s == pytest.approx(2.0 + 8.0, rel=1e-6)  # 20 bytes saved up in 2 seconds
 
 
+def test_of_what_lanes_get_the_first_job_gets_as_much_as_it_can_use():
+    """Three encodes share a core: the first is sent while the second goes on."""
+    jobs = [[Stage(cpu_s=1.0), Stage(nbytes=1.0)] for _ in range(3)]
+    found = replay([Bucket(0.0, jobs)], Uplink(1.0), cores=1.0)
+    assert found.step_s == pytest.approx(4.0)  # one after the other; all at once it would be 6
+    beside = replay([Bucket(0.0, jobs), Bucket(1.0, [])], Uplink(1.0), cores=1.0)
+    assert beside.step_s == pytest.approx(5.0)  # compute takes a core second more
+
+
 def test_sending_takes_its_share_of_the_cores():
     stage = Stage(nbytes=1e9, cpu_per_byte=1e-9)
     fast = replay([Bucket(0.0, [[stage]])], Uplink(1e12), cores=2.0)

@@ -13,6 +13,8 @@ from gradwire.adapters.ddp.attach import attach as attach_ddp
 from gradwire.adapters.ddp.handle import DDPHandle
 from gradwire.adapters.handle import Handle
 from gradwire.codec import Codec
+from gradwire.codecs import as_codec
+from gradwire.planner.auto.settings import Auto
 from gradwire.reduction.policy import Policy
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ _OF_FSDP: dict[str, Any] = {"replicas": None, "within": None, "weights": None}
 @overload
 def attach(
     module: DistributedDataParallel,
-    codec: Codec | str,
+    codec: Codec | Auto | str,
     *,
     scaler: GradScaler | None = None,
     error_feedback: bool | None = None,
@@ -61,7 +63,7 @@ def attach(
 
 def attach(
     module: DistributedDataParallel | FSDPModule,
-    codec: Codec | str,
+    codec: Codec | Auto | str,
     *,
     scaler: GradScaler | None = None,
     error_feedback: bool | None = None,
@@ -80,7 +82,8 @@ def attach(
 
     module: wrapped in `DistributedDataParallel`, or what `fully_shard` (FSDP2) was called on; of
         the latter all FSDP modules below it too, so attach after the last `fully_shard`.
-    codec: such as `gw.QSGD(bits=4)`, or its spec, "qsgd:bits=4".
+    codec: such as `gw.QSGD(bits=4)`, or its spec, "qsgd:bits=4". Under DDP also "auto", which
+        measures first, then chooses a codec for each layer, or none if nothing pays.
     scaler: what scales the loss, if anything does: residuals are in the same scale, and a copy of
         them undoes the steps that it skips.
     error_feedback: add what was lost in a step to the next; by default for biased codecs only.
@@ -129,7 +132,7 @@ def attach(
             from gradwire.adapters.fsdp.attach import attach as attach_fsdp
 
             _check_unused("FSDP2", of_ddp, _OF_DDP, of_fsdp)
-            return attach_fsdp(module, codec, **common, **of_fsdp)
+            return attach_fsdp(module, as_codec(codec), **common, **of_fsdp)
     _check_unused("DistributedDataParallel", of_fsdp, _OF_FSDP, of_ddp)
     return attach_ddp(module, codec, **common, **of_ddp)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradwire.adapters.tensorboard import Log, Writer
 from gradwire.codec import Codec
+from gradwire.planner.auto.settings import Auto
 from gradwire.reduction.checkpoint import Checkpoint, Progress
 from gradwire.reduction.loss_scale import LossScale
 from gradwire.reduction.plan import Plan
@@ -24,8 +25,8 @@ class Handle(ABC):
 
     @property
     @abstractmethod
-    def codec(self) -> Codec:
-        """The codec that was attached."""
+    def codec(self) -> Codec | Auto:
+        """What was attached."""
 
     @abstractmethod
     def plan(self) -> Plan:

@@ -48,6 +48,7 @@ CODECS = [
     "fft",
     "fft:domain=dct",
     "fft:domain=time",
+    "topk",
     "gradiveq",
 ]
 LEARNS_NOTHING = (

@@ -26,7 +26,7 @@ from gradwire.terminal.output import (
 )
 
 if TYPE_CHECKING:
-    from gradwire.planner.probe.run import Subject
+    from gradwire.lab.probe.run import Subject
     from gradwire.planner.profile import Profile
 
 CODECS = ["none", "bf16", "qsgd:bits=4", "dqsg", "dqsg:bits_per_value=2.0", "global-qsgd", "fft"]
@@ -44,7 +44,7 @@ class Request:
 
     def subject(self) -> Subject:
         """The model."""
-        from gradwire.planner.probe.run import Subject, flat
+        from gradwire.lab.probe.run import Subject, flat
 
         if self.params is not None:
             return flat(self.params)
@@ -63,7 +63,7 @@ class Request:
         """Be one of the workers."""
         import torch
 
-        from gradwire.planner.probe.run import probe
+        from gradwire.lab.probe.run import probe
 
         torch.set_num_threads(1)
         found = probe(
@@ -80,7 +80,7 @@ def probe(
     task: Annotated[
         str | None,
         typer.Option(
-            "--task", "-t", metavar="NAME", help="mnist-cnn, mnist-fc or gpt-char.",
+            "--task", "-t", metavar="NAME", help="mnist-cnn, mnist-fc, mnist-logistic or gpt-char.",
             show_default="mnist-cnn",
         ),
     ] = None,
@@ -111,7 +111,7 @@ def probe(
             check_writable(json_file)
     found = _run(request, workers or torchrun_workers() or 2)
     if found is not None:
-        from gradwire.planner.probe.summary import shown
+        from gradwire.lab.probe.summary import shown
 
         deliver([found.to_json()], json_file, shown(found))
     if torchrun_workers():

@@ -20,6 +20,11 @@ function level(demands, cores) {
   return found;
 }
 
+/** `total` cores to threads in their order: each gets as much as it can use. */
+function dealtOut(total, count) {
+  return Array.from({length: count}, (_, i) => Math.max(0, Math.min(1, total - i)));
+}
+
 /** One step: `buckets` of {compute, jobs}, jobs of stages {cpu, wait, nbytes, perByte, inTurn}. */
 function replay(buckets, rate, cores, lanes, dealt) {
   const shared = [];
@@ -68,7 +73,8 @@ function replay(buckets, rate, cores, lanes, dealt) {
   };
 
   while (settle()) {
-    const threads = crew.filter((lane) => lane.job !== null && lane.cpu > EPSILON);
+    const threads = crew.filter((lane) => lane.job !== null && lane.cpu > EPSILON)
+      .sort((a, b) => a.number - b.number);
     const others = crew.filter((lane) => lane.job !== null && lane.cpu <= EPSILON);
     const waiting = others.filter((lane) => lane.wait > EPSILON);
     const sending = others.filter((lane) => lane.wait <= EPSILON && lane.left > EPSILON);
@@ -79,13 +85,14 @@ function replay(buckets, rate, cores, lanes, dealt) {
     const pace = Math.min(1, level(demands, cores));
     const speeds = sending.map(
       (lane) => lane.perByte ? Math.min(share, pace / lane.perByte) : share);
+    const paces = dealtOut(pace * threads.length, threads.length);
     let dt = Infinity;
-    for (const lane of threads) dt = Math.min(dt, lane.cpu / pace);
+    threads.forEach((lane, i) => { if (paces[i] > 0) dt = Math.min(dt, lane.cpu / paces[i]); });
     if (computing) dt = Math.min(dt, main / pace);
     for (const lane of waiting) dt = Math.min(dt, lane.wait);
     sending.forEach((lane, i) => { dt = Math.min(dt, lane.left / speeds[i]); });
     now += dt;
-    for (const lane of threads) lane.cpu -= dt * pace;
+    threads.forEach((lane, i) => { lane.cpu -= dt * paces[i]; });
     if (computing) main -= dt * pace;
     for (const lane of waiting) lane.wait -= dt;
     sending.forEach((lane, i) => {
@@ -119,7 +126,7 @@ function stages(work, values, count, net) {
     ];
   }
   const announced = stage(0, work.announces ? net.gather * count : 0, 0, 0);
-  const found = [stage(work.job_s * count, 0, 0, 0)];
+  const found = [stage(work.job_s * count, work.stall_s * count, 0, 0)];
   if (work.ask_bytes) {
     found.push(stage(work.ask_s * values, 0, 0, 0));
     found.push(stage(0, net.share * count, work.ask_bytes * values, net.cpu));

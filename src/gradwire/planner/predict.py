@@ -21,11 +21,13 @@ SETTLED = 3
 class Model:
     """What is trained: when its buckets are ready, and after how long a step without exchange ends.
 
+    busy: the share of that time in which a core worked, where workers have less than a core each.
     `is_even` if only the number of parameters is known.
     """
 
     buckets: tuple[Ready, ...]
     compute_s: float
+    busy: float | None = None
     is_even: bool = False
 
     @classmethod
@@ -43,13 +45,15 @@ class Model:
 class Setting:
     """Where a step is taken. `cores` are those of one worker, if all share them evenly.
 
-    `raw_s` is what a raw bucket costs a core for each value, beside the ring.
+    raw_s: what a raw bucket costs a core for each value, beside the ring.
+    slowdown: how many times as long compute takes while an exchange uses the same memory.
     """
 
     network: Network
     model: Model
     cores: float
     raw_s: float = 0.0
+    slowdown: float = 1.0
 
     def at_rate(self, rate: float) -> Setting:
         """The same over a link of another rate, whose share that a ring reaches stays."""
@@ -60,6 +64,13 @@ class Setting:
             net, rate=rate, ring_rate=ring * rate, half_rate=half * rate, peak=max(net.peak, rate)
         )
         return replace(self, network=network)
+
+    @property
+    def core_share(self) -> float:
+        """What a second of compute takes of a core: it was measured beside all other workers."""
+        if self.cores >= 1 or self.model.busy is None:
+            return min(1.0, self.cores)
+        return min(1.0, self.model.busy)
 
     def plain(self) -> Work:
         """Plain DDP."""
@@ -80,7 +91,7 @@ class Setting:
         return replace(found, step_s=max(found.step_s, _after(found, model)))
 
     def _buckets(self, work: Work) -> list[Bucket]:
-        share = min(1.0, self.cores)  # a second of compute was measured beside all other workers
+        share = self.core_share * self.slowdown
         found, before, small = [], 0.0, 0
         last = self.model.buckets[-1]
         for ready in self.model.buckets:

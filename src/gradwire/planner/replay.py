@@ -5,7 +5,9 @@ All workers are alike, so one of them is followed. Three things are scarce:
 - compute, one thread: it makes buckets ready, one after the other;
 - the cores of this worker, on which compute, lanes and the kernel's own work of sending run. While
   they want more than there is, the cores are shared as a fair scheduler does: nobody gets more
-  than the others unless those want less, and no thread or message more than one core;
+  than the others unless those want less, and no thread or message more than one core. Of what the
+  lanes get together the earliest job gets as much as it can use: a stage is about as long as a
+  scheduler's slice, so they end one after the other and not all at once;
 - the link, whose rate the messages on it share.
 
 A lane is a thread that does one job after the other, and a job is a list of stages. Time goes
@@ -142,31 +144,34 @@ class _Step:
 
     def _advance(self) -> None:
         """Go to the next event."""
-        threads = [lane for lane in self.lanes if lane.job is not None and lane.cpu > _EPSILON]
-        if self.main.cpu > _EPSILON:
-            threads.append(self.main)
+        working = [lane for lane in self.lanes if lane.job is not None and lane.cpu > _EPSILON]
+        threads = sorted(working, key=lambda lane: lane.number)
         others = [lane for lane in self.lanes if lane.job is not None and lane.cpu <= _EPSILON]
         waiting = [lane for lane in others if lane.wait > _EPSILON]
         sending = [lane for lane in others if lane.wait <= _EPSILON and lane.left > _EPSILON]
         rate = self.uplink.peak if self.tokens > _EPSILON else self.uplink.rate
         share = rate / len(sending) if sending else 0.0
         wanted = [min(1.0, lane.per_byte * share) for lane in sending]
-        level = min(1.0, _level([1.0] * len(threads) + wanted, self.cores))
+        computing = int(self.main.cpu > _EPSILON)
+        level = min(1.0, _level([1.0] * (len(threads) + computing) + wanted, self.cores))
         speeds = [min(share, level / lane.per_byte) if lane.per_byte else share for lane in sending]
-        steps = [lane.cpu / level for lane in threads]
+        paces = _dealt_out(level * len(threads), len(threads))
+        if computing:
+            threads, paces = [*threads, self.main], [*paces, level]
+        steps = [lane.cpu / pace for lane, pace in zip(threads, paces, strict=True) if pace > 0]
         steps += [lane.wait for lane in waiting]
         steps += [lane.left / speed for lane, speed in zip(sending, speeds, strict=True)]
         drain = sum(speeds) - self.uplink.rate
         if self.tokens > _EPSILON and drain > 0:
             steps.append(self.tokens / drain)
-        self._spend(min(steps), threads, level, waiting, sending, speeds)
+        self._spend(min(steps), threads, paces, waiting, sending, speeds)
 
     def _spend(
-        self, dt: float, threads: list[_Actor], pace: float, waiting: list[_Actor],
+        self, dt: float, threads: list[_Actor], paces: list[float], waiting: list[_Actor],
         sending: list[_Actor], speeds: list[float],
     ) -> None:  # fmt: skip
         self.now += dt
-        for lane in threads:
+        for lane, pace in zip(threads, paces, strict=True):
             lane.cpu -= dt * pace
         for lane in waiting:
             lane.wait -= dt
@@ -175,10 +180,15 @@ class _Step:
             if lane.left < 1e-6:  # of a byte
                 lane.left = 0.0
         self.link_s += dt if sending else 0.0
-        self.cpu_s += dt * pace * len(threads)
+        self.cpu_s += dt * sum(paces)
         if self.uplink.burst:
             self.tokens += dt * (self.uplink.rate - sum(speeds))
             self.tokens = min(max(self.tokens, 0.0), self.uplink.burst)
+
+
+def _dealt_out(total: float, count: int) -> list[float]:
+    """`total` cores to threads in their order: each gets as much as it can use."""
+    return [max(0.0, min(1.0, total - place)) for place in range(count)]
 
 
 def _level(demands: Sequence[float], cores: float) -> float:

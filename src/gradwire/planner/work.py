@@ -22,9 +22,11 @@ class Work:
         middle     owners decode, average and encode again; sent to everyone
         last       decode
 
-    The `_bytes` are those that a worker sends for a value in each. `job_s` is what a job costs
-    beside its values. announces: sizes of payloads differ, so they are exchanged before each
-    message. whole: parameters are not cut. raw: float32, summed by a ring.
+    The `_bytes` are those that a worker sends for a value in each.
+
+    job_s: what a job costs beside its values; stall_s: how long it waits for others to be ready.
+    announces: sizes of payloads differ, so they are exchanged before each message.
+    whole: parameters are not cut.
     """
 
     codec: str
@@ -34,6 +36,7 @@ class Work:
     middle_s: float = 0.0
     last_s: float = 0.0
     job_s: float = 0.0
+    stall_s: float = 0.0
     ask_bytes: float = 0.0
     first_bytes: float = 0.0
     middle_bytes: float = 0.0
@@ -57,7 +60,7 @@ class Work:
             return self._ring(chunk, net)
         values, count = chunk.values, chunk.count
         announced = Stage(wait_s=net.gather_s * count * self.announces)
-        stages = [Stage(cpu_s=self.job_s * count)]
+        stages = [Stage(cpu_s=self.job_s * count, wait_s=self.stall_s * count)]
         if self.ask_bytes:
             stages.append(Stage(cpu_s=self.ask_s * values))
             stages.append(_sent(net, net.share_s * count, self.ask_bytes * values))

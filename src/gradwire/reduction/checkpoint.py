@@ -18,12 +18,11 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from gradwire.reduction.adaptation import Adaptation
 from gradwire.reduction.residuals import Residuals
 
 _SHARED = ("world", "step", "modules", "stream", "scale", "learned")
@@ -39,12 +38,30 @@ class Progress:
     modules: dict[str, int] = field(default_factory=dict)
 
 
+class Learner(Protocol):
+    """Somebody who learns about parameters: an `Adaptation`, or what plans for `auto`."""
+
+    states: Any
+
+    @property
+    def codec(self) -> object:
+        """What it is spelled by."""
+
+    def save(self, numbers: Mapping[str, int]) -> dict[str, Any]:
+        """What it knows, of tensors, numbers and words only; `numbers` are those of parameters."""
+
+    def loaded(
+        self, saved: Mapping[str, Any], numbers: Mapping[str, int], *, same_world: bool
+    ) -> Any:
+        """What `save` has saved, to be put into `states`."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What is to be saved of one worker, and where it comes from.
 
     `owing` has the sizes of its residuals, `known` those of everything that may have one by now or
-    had one before. `numbers` are those of the parameters that codecs learn about.
+    had one before. `learners` know of parameters by `numbers`.
     """
 
     rank: int
@@ -52,12 +69,12 @@ class Checkpoint:
     residuals: Residuals
     owing: Mapping[str, int]
     known: Mapping[str, int]
-    adaptations: Sequence[Adaptation] = ()
+    learners: Sequence[Learner] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
 
     def save(self, progress: Progress) -> dict[str, Any]:
         """This rank's state."""
-        learned = {str(each.codec): each.save(self.numbers) for each in self.adaptations}
+        learned = {str(each.codec): each.save(self.numbers) for each in self.learners}
         return {
             "world": self.world,
             "step": progress.step,
@@ -78,8 +95,8 @@ class Checkpoint:
         learned = self._learned(unpack(state["learned"]), same_world=state["world"] == self.world)
         if self.rank == 0:
             self._warn(state, owed)
-        for adaptation, states in zip(self.adaptations, learned, strict=True):
-            adaptation.states = states
+        for learner, states in zip(self.learners, learned, strict=True):
+            learner.states = states
         self.residuals.load({name: owed[name] for name in owed if name in self.owing})
         return Progress(
             state["step"], state["stream"], float(state["scale"]), dict(state["modules"])
@@ -104,9 +121,9 @@ class Checkpoint:
             _check_residual(name, self.known[name], residual)
         return owed
 
-    def _learned(self, learned: dict[str, Any], *, same_world: bool) -> list[dict[int, Any]]:
-        """The states for each of the adaptations."""
-        specs = [str(each.codec) for each in self.adaptations]
+    def _learned(self, learned: dict[str, Any], *, same_world: bool) -> list[Any]:
+        """The states for each of the learners."""
+        specs = [str(each.codec) for each in self.learners]
         if set(learned) != set(specs):
             theirs, ours = (", ".join(sorted(each)) or "no codec" for each in (learned, specs))
             raise ValueError(
@@ -114,8 +131,8 @@ class Checkpoint:
                 "attach the same codecs, or start without a state."
             )
         return [
-            adaptation.loaded(learned[spec], self.numbers, same_world=same_world)
-            for spec, adaptation in zip(specs, self.adaptations, strict=True)
+            learner.loaded(learned[spec], self.numbers, same_world=same_world)
+            for spec, learner in zip(specs, self.learners, strict=True)
         ]
 
     def _warn(self, state: Mapping[str, Any], owed: Mapping[str, Tensor]) -> None:

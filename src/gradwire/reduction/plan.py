@@ -34,10 +34,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """A row for every parameter; `str` makes a table of them."""
+    """A row for every parameter; `str` makes a table of them.
+
+    `note` says where `auto` stands; the plan `is_settled` unless it measures or tries others.
+    """
 
     rows: tuple[Row, ...]
     warmup_steps: int
+    note: str = ""
+    is_settled: bool = True
 
     @property
     def bits_per_value(self) -> float:
@@ -58,6 +63,8 @@ class Plan:
         lines.append(f"{self.bits_per_value:.4g} bits per value in all")
         if self.warmup_steps:
             lines.append(f"raw for the first {self.warmup_steps} steps")
+        if self.note:
+            lines.append(self.note)
         return "\n".join(lines)
 
 

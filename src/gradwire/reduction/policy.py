@@ -75,3 +75,16 @@ class Policy:
             f"skip=({', '.join(self.skip)}), codecs=({codecs}), "
             f"warmup_steps={self.warmup_steps}, min_numel={self.min_numel}"
         )
+
+
+def policy_of(policy: Policy | None, min_numel: int | None) -> Policy:
+    """The policy that a user has given, of which `min_numel` alone is the short form."""
+    if policy is None:
+        return Policy() if min_numel is None else Policy(min_numel=min_numel)
+    if not isinstance(policy, Policy):
+        raise TypeError(
+            f'`policy` must be a policy such as `gw.Policy(skip=("embed*",))`, got {policy!r}.'
+        )
+    if min_numel is not None:
+        raise ValueError("`min_numel` is said twice; put it into the policy.")
+    return policy

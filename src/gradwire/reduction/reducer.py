@@ -67,24 +67,29 @@ class Reducer:
     ) -> None:
         self.link = link
         self.residuals = Residuals() if residuals is None else residuals
-        options: dict[str, Any] = {"error_feedback": error_feedback, "speaks": link.rank == 0}
-        self.route = Route.of(codec, link.size, collective=collective, **options)
-        self._codecs = codecs or {}
-        others = {c for c in self._codecs.values() if c is not None and c != codec}
-        self.routes = {codec: self.route} | {
-            other: Route.of(other, link.size, **options) for other in sorted(others, key=str)
-        }
+        self._options: dict[str, Any] = {"error_feedback": error_feedback, "speaks": link.rank == 0}
+        self.route = Route.of(codec, link.size, collective=collective, **self._options)
+        self.routes = {codec: self.route}
+        self._codecs: dict[int, Codec | None] = {}
+        self.adopt(codecs or {})
         self.min_numel = min_numel
         self.warmup_steps = warmup_steps
         self.seed = seed
         self.step = 0
-        self._chunk = chunk_values(link.size) if chunk is None else chunk
+        self.chunk = chunk_values(link.size) if chunk is None else chunk
         self._small = SmallParts()
 
     @property
     def codec(self) -> Codec:
         """The codec of all parameters that have no other."""
         return self.route.codec
+
+    def adopt(self, codecs: Mapping[int, Codec | None]) -> None:
+        """Let these parameters go through these codecs, or raw, from the next step on."""
+        self._codecs |= codecs
+        others = {c for c in codecs.values() if c is not None} - set(self.routes)
+        for other in sorted(others, key=str):
+            self.routes[other] = Route.of(other, self.link.size, **self._options)
 
     @property
     def adaptations(self) -> list[Adaptation]:
@@ -98,9 +103,13 @@ class Reducer:
             total.update(adaptation.counts)
         return dict(total)
 
+    def can_code(self, values: Tensor) -> bool:
+        """Are there enough values, of a type that codecs take?"""
+        return values.numel() >= max(self.min_numel, 1) and values.dtype in FLOAT_DTYPES
+
     def route_for(self, tensor: int, values: Tensor) -> Route | None:
         """How parameter number `tensor` travels after the warm-up; None: raw."""
-        if values.numel() < max(self.min_numel, 1) or values.dtype not in FLOAT_DTYPES:
+        if not self.can_code(values):
             return None
         codec = self._codecs.get(tensor, self.codec)
         if codec is None:
@@ -138,7 +147,7 @@ class Reducer:
         if small:
             self._small.add(small)
             futures.append(self._small.done)
-        if self._small.numel and (last or self._small.numel >= self._chunk):
+        if self._small.numel and (last or self._small.numel >= self.chunk):
             waiting, self._small = self._small, SmallParts()
             executor.submit(waiting.job(), waiting.done)
         self.step += last
@@ -168,7 +177,7 @@ class Reducer:
         return None if _is_zero(part.values) else residual
 
     def _chunks(self, parts: Sequence[Part]) -> Iterator[list[Slice]]:
-        count = -(-sum(part.values.numel() for part in parts) // self._chunk)
+        count = -(-sum(part.values.numel() for part in parts) // self.chunk)
         return filter(None, cut(whole(parts), count))
 
     def _job(self, route: Route, chunk: Sequence[Slice]) -> Job:

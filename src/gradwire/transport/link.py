@@ -6,7 +6,7 @@ All bytes that gradwire sends go through a `Link`, so what it has counted is wha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import copy
 
 import torch
@@ -25,6 +25,21 @@ _FEW = 8
 
 class LinkError(RuntimeError):
     """Another worker did not answer: it has died, left or stopped."""
+
+
+def share_over(links: Sequence[Link], rows: Sequence[Sequence[Tensor]]) -> None:
+    """`share`, over several links at once: one list of rows for each."""
+    with ExitStack() as stack:
+        works: list[dist.Work | None] = []
+        for link, own in zip(links, rows, strict=True):
+            others = [(link.rank + hop) % link.size for hop in range(1, link.size)]
+            stack.enter_context(link._sending(len(others) * own[link.rank].nbytes))
+            group, mine = link.group, own[link.rank]
+            works += [dist.irecv(own[i], group=group, group_src=i) for i in reversed(others)]
+            works += [dist.isend(mine, group=group, group_dst=i) for i in others]
+        for work in works:
+            assert work is not None
+            work.wait()
 
 
 def add_in_order(rows: Tensor) -> Tensor:
@@ -128,14 +143,7 @@ class Link:
 
         As `all_gather`, but rows may differ in length, and each goes straight to its receivers.
         """
-        others = [(self.rank + hop) % self.size for hop in range(1, self.size)]
-        own = rows[self.rank]
-        with self._sending(len(others) * own.nbytes):
-            works = [dist.irecv(rows[i], group=self.group, group_src=i) for i in reversed(others)]
-            works += [dist.isend(own, group=self.group, group_dst=i) for i in others]
-            for work in works:
-                assert work is not None
-                work.wait()
+        share_over([self], [rows])
 
     def _shared(self, room: str, tensor: Tensor) -> Tensor:
         """Every worker's `tensor`, a row for each rank, in memory called `room`."""
@@ -156,14 +164,14 @@ class Link:
         with self._sending((sum(sizes) - sizes[self.rank]) * tensor.element_size()):
             dist.all_to_all_single(out, tensor, out_sizes, sizes, group=self.group)
 
-    def broadcast(self, tensor: Tensor) -> None:
-        """Fill `tensor` with that of rank 0.
+    def broadcast(self, tensor: Tensor, source: int = 0) -> None:
+        """Fill `tensor` with that of rank `source`.
 
-        The whole is entered as sent by rank 0. A backend may let others pass it on: what all
+        The whole is entered as sent by that rank. A backend may let others pass it on: what all
         workers send together is the same.
         """
-        with self._sending((self.size - 1) * tensor.nbytes if self.rank == 0 else 0):
-            dist.broadcast(tensor, group=self.group, group_src=0)
+        with self._sending((self.size - 1) * tensor.nbytes if self.rank == source else 0):
+            dist.broadcast(tensor, group=self.group, group_src=source)
 
     def gather_sizes(self, sizes: list[int]) -> list[list[int]]:
         """Every worker's `sizes`, a list of the same length on each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +11,15 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.adapters.checks import check_agreement
+from gradwire.adapters.ddp.auto.start import check_options, start
 from gradwire.adapters.ddp.handle import DDPHandle
 from gradwire.codec import Codec
 from gradwire.codecs import as_codec
+from gradwire.codecs.cast import Identity
+from gradwire.planner.auto.settings import Auto, as_auto
 from gradwire.reduction import streams
 from gradwire.reduction.parameters import num_reduced, parameters_of
-from gradwire.reduction.policy import Policy
+from gradwire.reduction.policy import Policy, policy_of
 from gradwire.reduction.reducer import Reducer
 from gradwire.transport import groups
 from gradwire.transport.lanes import Lanes
@@ -24,7 +28,7 @@ from gradwire.transport.link import Link
 
 def attach(
     module: DistributedDataParallel,
-    codec: Codec | str,
+    codec: Codec | Auto | str,
     *,
     policy: Policy | None = None,
     scaler: GradScaler | None = None,
@@ -37,16 +41,19 @@ def attach(
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
 ) -> DDPHandle:
     """Reduce the gradients of `module` through `codec`; `gradwire.attach` says what options do."""
-    codec = as_codec(codec)
+    auto = as_auto(codec)
+    if auto is not None:
+        check_options(collective, error_feedback)
+    codec = as_codec(codec) if auto is None else Identity()
     _check_module(module)
     streams.check_seed(seed)
     if lanes < 1 or (chunk is not None and chunk < 1):
         raise ValueError(f"`lanes` and `chunk` must be at least 1, got {lanes} and {chunk}.")
-    policy = _policy(policy, min_numel)
+    policy = policy_of(policy, min_numel)
     parameters = parameters_of(module)
     policy.check([p.name for p in parameters])
     settings = {
-        "codec": str(codec),
+        "codec": str(auto or codec),
         "policy": str(policy),
         "collective": collective,
         "error_feedback": error_feedback,
@@ -57,7 +64,8 @@ def attach(
         "parameters": [(p.name, tuple(p.value.shape), p.is_trained) for p in parameters],
     }
     link = Link(module.process_group)
-    offers = check_agreement(settings, link, (uuid.uuid4().hex, streams.open_numbers()))
+    own_offer = (uuid.uuid4().hex, streams.open_numbers(), platform.node())
+    offers = check_agreement(settings, link, own_offer)
     reducer = Reducer(
         link,
         codec,
@@ -69,29 +77,22 @@ def attach(
         chunk=chunk,
     )
     own = groups.same_members(module.process_group, f"gradwire/{offers[0][0]}", lanes)
+    links, pilot = [Link(group) for group in own], None
+    if auto is not None:
+        neighbours = [node for _, _, node in offers].count(platform.node())
+        pilot = start(auto, parameters, policy, reducer, links, neighbours)
     handle = DDPHandle(
         parameters,
         reducer,
-        Lanes([Link(group) for group in own]),
-        streams.Stream(seed, streams.free_number([taken for _, taken in offers])),
+        Lanes(links),
+        streams.Stream(seed, streams.free_number([taken for _, taken, _ in offers])),
         num_reduced=num_reduced(module),
         scaler=scaler,
+        pilot=pilot,
     )
     hook = handle.hook()
     module.register_comm_hook(None, wrap(hook) if wrap else hook)
     return handle
-
-
-def _policy(policy: Policy | None, min_numel: int | None) -> Policy:
-    if policy is None:
-        return Policy() if min_numel is None else Policy(min_numel=min_numel)
-    if not isinstance(policy, Policy):
-        raise TypeError(
-            f'`policy` must be a policy such as `gw.Policy(skip=("embed*",))`, got {policy!r}.'
-        )
-    if min_numel is not None:
-        raise ValueError("`min_numel` is said twice; put it into the policy.")
-    return policy
 
 
 def _check_module(module: DistributedDataParallel) -> None:

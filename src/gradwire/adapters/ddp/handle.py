@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.futures import Future
 
+from gradwire.adapters.ddp.auto.pilot import Pilot
 from gradwire.adapters.handle import Handle
 from gradwire.codec import Codec
 from gradwire.collectives.parts import Part
+from gradwire.planner.auto.settings import Auto
 from gradwire.reduction.checkpoint import Checkpoint, Progress
 from gradwire.reduction.loss_scale import LossScale
 from gradwire.reduction.parameters import Parameter
 from gradwire.reduction.plan import Plan, plan
 from gradwire.reduction.reducer import Reducer
-from gradwire.reduction.route import Route
 from gradwire.reduction.stats import Stats
 from gradwire.reduction.streams import Stream
-from gradwire.transport.account import Account
+from gradwire.reduction.totals import route_of, totals
 from gradwire.transport.lanes import Lanes
 
 
@@ -36,6 +38,7 @@ class DDPHandle(Handle):
         *,
         num_reduced: int,
         scaler: GradScaler | None = None,
+        pilot: Pilot | None = None,
     ) -> None:
         residuals = reducer.residuals
         super().__init__(residuals, LossScale(scaler, residuals, reducer.adaptations))
@@ -47,37 +50,22 @@ class DDPHandle(Handle):
         self._stream = stream
         self._reducer.seed = stream.seed
         self._num_reduced = num_reduced
+        self._pilot = pilot
         self._seen: set[int] = set()  # the parameters of the buckets of this step so far
         self._steps = 0
 
     @property
-    def codec(self) -> Codec:
-        return self._reducer.codec
+    def codec(self) -> Codec | Auto:
+        return self._reducer.codec if self._pilot is None else self._pilot.codec
 
     def plan(self) -> Plan:
-        return plan(self._reducer, [p for p in self._parameters if p.is_trained])
+        pilot = self._pilot
+        note, is_settled = ("", True) if pilot is None else (pilot.note, pilot.is_settled)
+        found = plan(self._reducer, [p for p in self._parameters if p.is_trained])
+        return replace(found, note=note, is_settled=is_settled)
 
     def stats(self) -> Stats:
-        links = self._lanes.links
-        account = sum((link.account for link in links), Account())
-        routes = {p.name: self._route(p) for p in self._parameters if p.is_trained}
-        return Stats(
-            steps=self._steps,
-            bytes_sent=account.bytes_sent,
-            bits_per_value=8 * account.message_bytes / max(account.values, 1),
-            encode_s=account.encode_s,
-            comm_s=account.comm_s,
-            decode_s=account.decode_s,
-            raw=tuple(name for name, route in routes.items() if route is None),
-            learned={
-                name: route.adaptation.describe(self._numbers[name])
-                for name, route in routes.items()
-                if route is not None and route.adaptation is not None
-            },
-            counts=self._reducer.counts(),
-            buffer_bytes=sum(link.scratch.nbytes for link in links),
-            residual_bytes=self._residuals.nbytes,
-        )
+        return totals(self._reducer, self._lanes.links, self._parameters, self._steps)
 
     def close(self) -> None:
         """End the threads and their process groups, on every rank; `stats` and state stay.
@@ -103,14 +91,15 @@ class DDPHandle(Handle):
         return gradwire_hook
 
     def _checkpoint(self) -> Checkpoint:
-        owing = [p for p in self._parameters if (route := self._route(p)) and route.error_feedback]
+        routes = [(p, route_of(self._reducer, p)) for p in self._parameters]
+        owing = [p for p, route in routes if route is not None and route.error_feedback]
         return Checkpoint(
             self._reducer.link.rank,
             self._reducer.link.size,
             self._residuals,
             owing={p.name: p.value.numel() for p in owing},
             known={p.name: p.value.numel() for p in self._parameters},
-            adaptations=self._reducer.adaptations,
+            learners=[*self._reducer.adaptations, *([self._pilot] if self._pilot else [])],
             numbers=self._numbers,
         )
 
@@ -122,16 +111,14 @@ class DDPHandle(Handle):
         self._stream.become(progress.stream)
         self._reducer.seed = self._stream.seed
 
-    def _route(self, parameter: Parameter) -> Route | None:
-        if not parameter.is_trained or parameter.is_sparse:
-            return None
-        return self._reducer.route_for(parameter.number, parameter.value)
-
     def _reduce(self, buffer: Tensor, parameters: list[Tensor]) -> Future[Tensor]:
         last = self._is_last(parameters)
         parts = [] if buffer.is_sparse else self._parts(buffer, parameters)
         self._steps += last
-        return self._reducer.submit(self._lanes, buffer, parts, last=last)
+        if self._pilot is not None:
+            self._pilot.see(parts)
+        means = self._reducer.submit(self._lanes, buffer, parts, last=last)
+        return self._pilot.end(means, self._lanes) if self._pilot and last else means
 
     def _is_last(self, parameters: list[Tensor]) -> bool:
         """Begin a step if this is the first of its buckets; is it the last?
@@ -153,6 +140,8 @@ class DDPHandle(Handle):
     def _begin(self) -> None:
         if self._log is not None:
             self._log.begins(self._reducer.step + 1)
+        if self._pilot is not None:
+            self._pilot.begin()
         self._reducer.begin_step()
         self._scale.follow()
 

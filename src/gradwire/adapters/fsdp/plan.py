@@ -46,7 +46,7 @@ def plan(
                 rows.append(_row_between(unit, between))
         if gatherer is not None:
             weights.append(_row(unit, "all_gather", unit.weights, gatherer))
-    return ShardedPlan(tuple(rows), 0, tuple(weights))
+    return ShardedPlan(tuple(rows), 0, weights=tuple(weights))
 
 
 def _row(unit: Unit, collective: str, buffer: Tensor, leg: Scatterer | Gatherer) -> Row:

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.planner.probe.run import Subject
-from gradwire.planner.probe.run import probe as probe_subject
+from gradwire.lab.probe.run import Subject
+from gradwire.lab.probe.run import probe as probe_subject
 from gradwire.planner.profile import Profile
 
 CODECS = ("none", "bf16", "qsgd:bits=4", "dqsg", "global-qsgd")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +14,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gradwire.adaptive import FittedCodec
 from gradwire.codecs import parse
-from gradwire.key import Key
+from gradwire.lab.probe import beside
+from gradwire.lab.probe.exchange import Exchange
+from gradwire.lab.probe.link import LinkProbe
+from gradwire.lab.probe.model import Steps
+from gradwire.lab.probe.timing import mean
 from gradwire.planner import rates
 from gradwire.planner.messages import Messages
-from gradwire.planner.probe import codecs, model
-from gradwire.planner.probe.link import LinkProbe
-from gradwire.planner.probe.timing import mean
 from gradwire.planner.profile import Profile
 
 LINK, MODEL, CODECS = 0.3, 0.15, 0.55
 """Shares of the time: those of the codecs are split among them."""
-RATES_NUMEL, LONG = 1 << 20, 1 << 24
+RATES_NUMEL, LONG, STEPS = 1 << 20, 1 << 24, 8
 
 Progress = Callable[[float, str], None]
 
@@ -46,26 +46,45 @@ def probe(subject: Subject, specs: Sequence[str], seconds: float, say: Progress)
     for place, what in enumerate(link.run()):
         say(LINK * (place + 1) / 5, what)
     module, loss = subject.make()
-    found = model.measure(module, loss, seconds * MODEL / 2)
-    gradient = model.gradient_of(module)
-    slowdown = _beside(module, loss, gradient, found, seconds * MODEL / 2)
-    say(LINK + MODEL, subject.name)
-    largest = max(module.parameters(), key=lambda p: p.numel())
-    width = largest.shape[1] if largest.dim() == 2 else 0
-    lanes, speeds = [], {}
+    steps = Steps(module, loss)
+    found, gradients = steps.measure(seconds * MODEL / 3), steps.gradients()
+    found |= {"name": subject.name, "alone_s": steps.alone_s()}
+    say(LINK + MODEL / 2, subject.name)
+    lanes, exchanges, speeds = Exchange(), [], {}
     for place, spec in enumerate(specs):
         each = seconds * CODECS / len(specs)
         speeds[spec] = _speeds(spec)
         if _has_lanes(spec):
-            lanes.append(codecs.measure(spec, gradient, each / 2, width))
+            bytes_per_value = speeds[spec]["busy"]["bytes_per_value"]
+            sent = sum(Messages(spec, dist.get_world_size(), bytes_per_value).per_value())
+            per_value_s = sent / link.found["rate"]
+            exchanges.append(lanes.measure(spec, gradients, each, per_value_s))
         say(LINK + MODEL + CODECS * (place + 1) / len(specs), spec)
+    lanes.close()
     raw_s, cast_s = _plain_costs()
-    return Profile(
+    found_so_far = Profile(
         machine=machine(), workers=dist.get_world_size(),
         cores=(os.cpu_count() or 1) / _local_workers(),
-        link=link.found, curves=link.curves, model=found | {"name": subject.name},
-        lanes=tuple(lanes), rates=speeds, raw_s=raw_s, cast_s=cast_s, slowdown=slowdown,
+        link=link.found, curves=link.curves, model=found,
+        exchanges=tuple(exchanges), rates=speeds, raw_s=raw_s, cast_s=cast_s,
     )  # fmt: skip
+    return _with_a_whole_step(found_so_far, module, loss, seconds * MODEL / 2)
+
+
+def _with_a_whole_step(
+    profile: Profile, module: nn.Module, loss: Callable[[nn.Module], Tensor], seconds: float
+) -> Profile:
+    """With the step of the fastest codec, if there is time for it."""
+    there = profile.setting()
+    fixed = [
+        e["codec"] for e in profile.exchanges if not isinstance(parse(e["codec"]), FittedCodec)
+    ]
+    expected = {spec: there.predict(profile.work(spec)).step_s for spec in fixed}
+    best = min(expected, key=lambda spec: expected[spec], default=None)
+    if best is None or expected[best] * STEPS > seconds:
+        return profile
+    step_s = beside.step_s(module, loss, best, seconds)
+    return replace(profile, beside={"codec": best, "step_s": step_s})
 
 
 def machine() -> str:
@@ -106,43 +125,6 @@ def _speeds(spec: str) -> dict[str, Any]:
     box = [own]
     dist.broadcast_object_list(box, 0)
     return box[0]
-
-
-def _beside(
-    module: nn.Module,
-    loss: Callable[[nn.Module], Tensor],
-    gradient: Tensor,
-    found: dict[str, Any],
-    seconds: float,
-) -> dict[str, float]:
-    """How much longer the backward pass takes while a codec encodes in another thread."""
-    codec, over = parse("qsgd:bits=4"), threading.Event()
-    room = torch.zeros(codec.max_nbytes(gradient.numel()), dtype=torch.uint8)
-    key = Key()
-    codec.encode_into(gradient, room, key)
-    count = [0]
-
-    def encode() -> None:
-        while not over.is_set():
-            codec.encode_into(gradient, room, key)
-            count[0] += 1
-
-    thread = threading.Thread(target=encode, daemon=True)
-    start = time.perf_counter()
-    thread.start()
-    try:
-        beside = model.measure(module, loss, seconds)
-    finally:
-        over.set()
-        thread.join()
-    encoded = count[0] * gradient.numel() / (time.perf_counter() - start)
-    compute_s, gvps = mean(beside["compute_s"], encoded / 1e9)
-    return {
-        "compute_s": found["compute_s"],
-        "beside_s": compute_s,
-        "ratio": compute_s / found["compute_s"],
-        "encode_gvps": gvps,
-    }
 
 
 def _plain_costs() -> tuple[float, float]:

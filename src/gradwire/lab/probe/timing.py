@@ -57,6 +57,13 @@ def mean(*values: float) -> list[float]:
     return (both / dist.get_world_size()).tolist()
 
 
+def goes_on(done: int, elapsed: float, seconds: float, least: int, most: int) -> bool:
+    """Is another round due, of at least `least` and in about so many seconds? Rank 0 decides."""
+    enough = torch.tensor(done >= most or (done >= least and elapsed > seconds))
+    dist.broadcast(enough, 0)
+    return not enough.item()
+
+
 def _agreed_count(work: Callable[[], object], seconds: float, least: int, most: int) -> int:
     """How often. The slowest decides: who only sends may be done when nothing has arrived."""
     dist.barrier()

@@ -12,7 +12,7 @@ from gradwire.terminal.tables import Column, Stacked
 
 def shown(profile: Profile) -> Group:
     """The profile for people."""
-    link, model, slow = profile.link, profile.model, profile.slowdown
+    link, model = profile.link, profile.model
     params = sum(sum(bucket["sizes"]) for bucket in model["buckets"])
     ready = ", ".join(show_seconds(bucket["at_s"]) for bucket in model["buckets"])
     burst = f"; {show_bytes(link['burst'])} pass at once" if link["burst"] else ""
@@ -24,11 +24,17 @@ def shown(profile: Profile) -> Group:
         f"{show_rate(link['both_way_3'])} each",
         f"model     {model['name']}: {params:,} parameters, {show_seconds(model['compute_s'])} a "
         f"step; buckets are ready after {ready}",
-        f"cores     {profile.cores:.2g} a worker of {profile.machine}; beside a codec the step "
-        f"takes {slow['ratio']:.2f} times as long",
+        f"cores     {profile.cores:.2g} a worker of {profile.machine}{_beside(profile)}",
     ]
     text = Text("\n".join(lines), no_wrap=False)
     return Group(text, "", Stacked(profile.codecs, str, [_speeds(profile)]))
+
+
+def _beside(profile: Profile) -> str:
+    if not profile.beside:
+        return ""
+    times, codec = profile.setting().slowdown, profile.beside["codec"]
+    return f"; beside {codec} compute takes {times:.2f} times as long"
 
 
 def _speeds(profile: Profile) -> list[Column[str]]:

@@ -1,0 +1,1 @@
+"""`auto` at work in a DDP module: what it measures, and when it does what."""

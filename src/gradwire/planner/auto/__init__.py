@@ -1,0 +1,1 @@
+"""`auto`: from what was measured to a codec for each layer, or to none. Pure decisions."""
