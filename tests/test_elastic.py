@@ -13,10 +13,10 @@ from elastic_worker import train
 SCRIPT = Path(__file__).with_name("elastic_worker.py")
 
 
-def torchrun(folder):
+def torchrun(folder, script=SCRIPT):
     """What the three ranks have left behind."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1"]
-    command = [*launcher, "--nproc-per-node=3", str(SCRIPT), str(folder)]
+    command = [*launcher, "--nproc-per-node=3", str(script), str(folder)]
     # Without this, gloo finds the addresses of the first life in the store and does not restart.
     environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:

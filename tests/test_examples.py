@@ -30,8 +30,10 @@ def run(script, *launcher):
     ("script", "launcher"),
     [
         ("ddp.py", TORCHRUN),
+        ("outer_steps.py", TORCHRUN),
         ("with_accelerate.py", TORCHRUN),
         ("with_lightning.py", []),
+        ("qsvrg.py", TORCHRUN),
         ("messages.py", []),
     ],
 )

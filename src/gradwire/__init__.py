@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from gradwire.codecs.gradiveq import GradiVeQ as GradiVeQ
     from gradwire.codecs.ndqsg import NDQSG as NDQSG
     from gradwire.codecs.qsgd import QSGD as QSGD
+    from gradwire.codecs.topk import TopK as TopK
     from gradwire.collectives import simulate as simulate
     from gradwire.key import Key as Key
-    from gradwire.planner.probe.script import probe as probe
+    from gradwire.lab.probe.script import probe as probe
+    from gradwire.planner.auto.settings import Auto as Auto
     from gradwire.reduction.policy import Policy as Policy
     from gradwire.reduction.stats import Stats as Stats
     from gradwire.wire import WireError as WireError
@@ -37,6 +39,7 @@ _HOMES = {
     "attach": "adapters.attach",
     "all_reduce": "adapters.functional",
     "Handle": "adapters.handle",
+    "Auto": "planner.auto.settings",
     "Codec": "codec",
     "SummableCodec": "codec",
     "parse": "codecs",
@@ -49,9 +52,10 @@ _HOMES = {
     "GradiVeQ": "codecs.gradiveq",
     "NDQSG": "codecs.ndqsg",
     "QSGD": "codecs.qsgd",
+    "TopK": "codecs.topk",
     "simulate": "collectives",
     "Key": "key",
-    "probe": "planner.probe.script",
+    "probe": "lab.probe.script",
     "Policy": "reduction.policy",
     "Stats": "reduction.stats",
     "WireError": "wire",

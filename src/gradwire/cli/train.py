@@ -33,7 +33,10 @@ def train(
         typer.Option("--codec", "-c", metavar="SPEC", help="A codec to train with; repeatable."),
     ] = ["none", "qsgd:bits=4"],  # noqa: B006
     task: Annotated[
-        str, typer.Option("--task", "-t", metavar="NAME", help="mnist-cnn, mnist-fc or gpt-char.")
+        str,
+        typer.Option(
+            "--task", "-t", metavar="NAME", help="mnist-cnn, mnist-fc, mnist-logistic or gpt-char."
+        ),
     ] = "mnist-cnn",
     workers: Annotated[
         int | None, typer.Option("--workers", "-w", help="Worker processes.", show_default="4")
@@ -84,6 +87,16 @@ def train(
             show_default="a 20th of the run, with --target a 50th",
         ),
     ] = None,
+    algorithm: Annotated[
+        list[str],
+        typer.Option(
+            "--algorithm",
+            "-a",
+            metavar="SPEC",
+            help="sync, local (outer steps, such as local:every=30) or qsvrg (variance-reduced, "
+            "such as qsvrg:inner=100,l2=0.001); repeatable.",
+        ),
+    ] = ["sync"],  # noqa: B006
     report: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write plots to DIR/index.html, readable offline."),
@@ -100,6 +113,14 @@ def train(
 
         gradwire train -w 4 -c none -c qsgd:bits=4 --link 200mbit
 
+    What if they exchange how far their weights have moved, every 30 steps?
+
+        gradwire train -t gpt-char -c none --algorithm sync --algorithm local
+
+    And how near to the optimum of a convex loss do they come, if noise is to vanish there?
+
+        gradwire train -t mnist-logistic -c qsgd:bits=8 --algorithm sync --algorithm qsvrg:l2=0.001
+
     The workers are started here and joined by gloo. To use those of torchrun instead, on one
     machine or many, start this command with it:
 
@@ -107,7 +128,7 @@ def train(
     """
     request = Request(
         tuple(codec), task, workers, steps, epochs, batch, lr, seed, threads, data, link,
-        target, eval_every,
+        target, eval_every, tuple(algorithm),
     )  # fmt: skip
     settings = _checked(request, report, json_file)
     results = _run(settings, remarks=report is None)

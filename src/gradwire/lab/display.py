@@ -20,10 +20,10 @@ def _on(link: Shape | None) -> str:
     return "" if link is None else f" joined by links of {link.title}"
 
 
-def _all_of(codecs: Sequence[str]) -> str:
-    if len(codecs) > MOST_NAMED:
-        return counted(len(codecs), "codec")
-    return ", ".join(codecs)
+def _all_of(labels: Sequence[str]) -> str:
+    if len(labels) > MOST_NAMED:
+        return counted(len(labels), "codec")
+    return ", ".join(labels)
 
 
 class Display:
@@ -46,14 +46,15 @@ class Display:
             console=out,
             disable=not out.is_terminal,
         )
+        labels = [training.label for training in settings.trainings]
         self._ids = [
-            self._bars.add_task(codec, total=settings.steps, loss="", start=False)
-            for codec in settings.codecs
+            self._bars.add_task(label, total=settings.steps, loss="", start=False)
+            for label in labels
         ]
         self._say(
             f"{settings.task}: {counted(settings.steps, 'step')} on "
             f"{counted(settings.workers, 'worker')}{_on(settings.link)} "
-            f"with {_all_of(settings.codecs)}"
+            f"with {_all_of(labels)}"
         )
 
     def __call__(self, event: Event) -> None:
@@ -72,7 +73,7 @@ class Display:
         self.results.append(event)
         if not self._out.is_terminal:
             self._say(
-                f"{event.codec}: {score_title(event)} {score_text(event)}, "
+                f"{event.label}: {score_title(event)} {score_text(event)}, "
                 f"test loss {event.loss:.4f}, "
                 f"{event.bytes_per_step:,.0f} bytes and {event.step_s:.3f} s a step"
             )

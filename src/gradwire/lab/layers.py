@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import torch.distributed as dist
 
-import gradwire as gw
+from gradwire.lab.algorithms.base import Replica
 from gradwire.lab.records import Layer
 from gradwire.reduction.plan import Row
 
@@ -17,12 +17,12 @@ TAG = "gradwire/nmse/"
 
 
 class Errors:
-    """Listens to a handle, as TensorBoard would."""
+    """Listens to a replica, as TensorBoard would."""
 
-    def __init__(self, handle: gw.Handle, steps: int) -> None:
+    def __init__(self, replica: Replica, steps: int) -> None:
         self._found: defaultdict[str, list[float]] = defaultdict(list)
         if dist.get_rank() == 0:
-            handle.log_to(self, every=max(1, steps // SAMPLES), layers=True)
+            replica.log_to(self, every=max(1, steps // SAMPLES))
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         """Take note of an error."""
@@ -30,7 +30,7 @@ class Errors:
             self._found[tag.removeprefix(TAG)].append(scalar_value)
 
     def layers(self, plan: Iterable[Row]) -> tuple[Layer, ...]:
-        """Every parameter of the plan; call it when the handle is closed."""
+        """Every parameter of the plan; call it when the replica is closed."""
         return tuple(
             Layer(row.parameter, row.values, row.bits, row.is_exact, self._mean(row.parameter))
             for row in plan

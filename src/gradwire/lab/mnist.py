@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from gradwire.lab.data import Dataset, Split
@@ -106,6 +107,22 @@ def perceptron() -> nn.Module:
         nn.ReLU(),
         nn.Linear(100, 10),
     )
+
+
+class Logistic(nn.Linear):
+    """Logistic regression: 784 weights for each digit, and images scaled to length one.
+
+    So the gradient of each loss is 1/2-Lipschitz, and the loss with l2 regularisation has a
+    condition of 1 / (2 l2). The weights start as zeros.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(784, 10, bias=False)
+        nn.init.zeros_(self.weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The log odds of each digit, in the type of the weights."""
+        return super().forward(F.normalize(images.flatten(1).to(self.weight.dtype)))
 
 
 def correct(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from typing import Any
 
 from gradwire.lab.links.shape import Shape
 
+SYNC = "sync"  # the algorithm that the others are compared with
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -27,11 +29,34 @@ class Settings:
     link: Shape | None
     target: float | None
     eval_every: int
+    algorithms: tuple[str, ...] = (SYNC,)
+
+    @property
+    def trainings(self) -> list[Training]:
+        """What is run, one after the other."""
+        return [Training(codec, each) for each in self.algorithms for codec in self.codecs]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A codec, and the algorithm that uses it."""
+
+    codec: str
+    algorithm: str = SYNC
+
+    @property
+    def label(self) -> str:
+        """What to call it. Synchronous training is what is meant if nothing is said.
+
+        >>> Training("none").label, Training("none", "local:every=10").label
+        ('none', 'local:every=10 none')
+        """
+        return self.codec if self.algorithm == SYNC else f"{self.algorithm} {self.codec}"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """`step` steps of the codec at place `index` are done; `loss` is that of the last one."""
+    """`step` steps of the training at place `index` are done; `loss` is that of the last one."""
 
     index: int
     step: int
@@ -85,7 +110,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Result:
-    """What one codec did. Bytes and seconds are those of the average worker.
+    """What one codec did in one algorithm. Bytes and seconds are those of the average worker.
 
     The `_s` are seconds per step, and their parts overlap: a bucket is encoded and sent while
     the backward pass is still computing the next. `scores` are those of held-out data on the way,
@@ -118,6 +143,12 @@ class Result:
     curve: tuple[Point, ...]
     layers: tuple[Layer, ...] = ()
     remarks: tuple[str, ...] = ()
+    algorithm: str = SYNC
+
+    @property
+    def label(self) -> str:
+        """What to call it among others."""
+        return Training(self.codec, self.algorithm).label
 
     def to_json(self) -> dict[str, Any]:
         """Everything under its own name, but the score under what it measures.
@@ -130,6 +161,7 @@ class Result:
                 place[name] = _finite(place[name])
         return {
             "codec": fields.pop("codec"),
+            "algorithm": fields.pop("algorithm"),
             "task": fields.pop("task"),
             fields.pop("score_name"): fields.pop("score"),
             **fields,

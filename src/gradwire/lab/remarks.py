@@ -36,11 +36,14 @@ def remarks_to(listener: Listener) -> Iterator[list[str]]:
     Yields a list that fills with the same.
     """
     logger, handler = logging.getLogger("gradwire"), _Passing(listener)
+    level = logger.level
     logger.addHandler(handler)
+    logger.setLevel(logging.INFO)  # what `auto` decides is no warning
     try:
         yield handler.heard
     finally:
         logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def on_run(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire.lab.links.shape import Shape
-from gradwire.lab.records import Settings
+from gradwire.lab.records import SYNC, Settings
 from gradwire.terminal.output import (
     check_at_least_one,
     check_codecs,
@@ -44,6 +44,7 @@ class Request:
     link: str | None = None
     target: float | None = None
     eval_every: int | None = None
+    algorithms: tuple[str, ...] = (SYNC,)
 
     def shape(self) -> Shape | None:
         """The link, which must be prepared before anything else. Raises `ValueError`."""
@@ -62,11 +63,14 @@ class Request:
 
     def settings(self) -> Settings:
         """Fill in what was left open. Raises `ValueError` if the request cannot be met."""
+        from gradwire.lab.algorithms import parse_algorithm
         from gradwire.lab.tasks import TASKS
 
         if self.task not in TASKS:
             raise ValueError(f"`--task` must be one of {', '.join(TASKS)}, got {self.task}.")
-        check_codecs(self.codecs)
+        check_codecs(self.codecs, auto=True)
+        for spec in self.algorithms:
+            parse_algorithm(spec)
         task = TASKS[self.task]
         workers = self._num_workers()
         batch = task.batch if self.batch is None else self.batch
@@ -80,7 +84,7 @@ class Request:
         steps = self._num_steps(task.steps, len(task.data(self.data).train), workers * batch)
         return Settings(
             self.task, self.codecs, workers, steps, batch, lr, self.seed, self.threads, self.data,
-            self.shape(), self.target, self._eval_every(steps),
+            self.shape(), self.target, self._eval_every(steps), self.algorithms,
         )  # fmt: skip
 
     def _eval_every(self, steps: int) -> int:

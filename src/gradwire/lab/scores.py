@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire.lab.records import Result
+from gradwire.lab.records import SYNC, Result
 
 NONE = "none"  # the codec that the others are compared with
 SCORE_FORMATS = {"accuracy": ".2%"}
@@ -35,8 +35,9 @@ def direction(result: Result) -> str:
 
 
 def reference(results: Sequence[Result]) -> Result | None:
-    """The result of `none`, if it is among them."""
-    return next((each for each in results if each.codec == NONE), None)
+    """The result of `none`, if it is among them; that of synchronous training if it is too."""
+    found = [each for each in results if each.codec == NONE]
+    return min(found, key=lambda each: each.algorithm != SYNC, default=None)
 
 
 def behind(result: Result, results: Sequence[Result]) -> float | None:

@@ -23,22 +23,22 @@ def _of_target(results: Sequence[Result]) -> str:
         best = _best_score(results)
         return (
             f"No codec reached {goal} in {counted(results[0].steps, 'step')}; "
-            f"`{best.codec}` came nearest, with {score_text(best)}."
+            f"`{best.label}` came nearest, with {score_text(best)}."
         )
     first, when = min(arrived, key=lambda pair: pair[1].seconds)
     base = reference(results)
-    how = f"`{first.codec}` reached {goal} after {_took(when)}"
+    how = f"`{first.label}` reached {goal} after {_took(when)}"
     if len(results) == 1:
         return f"{how}."
     if base is None:
         return f"{how}, sooner than the others."
     if base.reached is None:
-        return f"{how}; `{base.codec}` did not reach it in {counted(base.steps, 'step')}."
+        return f"{how}; `{base.label}` did not reach it in {counted(base.steps, 'step')}."
     if first is base:
-        return f"No codec reached {goal} sooner than `{base.codec}`, which took {_took(when)}."
+        return f"No codec reached {goal} sooner than `{base.label}`, which took {_took(when)}."
     factor = base.reached.seconds / when.seconds
     return (
-        f"`{first.codec}` reached {goal} {_times(factor)} sooner than `{base.codec}` (float32): "
+        f"`{first.label}` reached {goal} {_times(factor)} sooner than `{base.label}` (float32): "
         f"after {_took(when)} instead of {_took(base.reached)}."
     )
 
@@ -47,16 +47,16 @@ def _of_steps(results: Sequence[Result]) -> str:
     base = reference(results)
     fastest = min(results, key=lambda each: each.step_s)
     if len(results) == 1:
-        return f"A step with `{fastest.codec}` took {_ms(fastest)}."
+        return f"A step with `{fastest.label}` took {_ms(fastest)}."
     if base is None:
-        return f"`{fastest.codec}` took the shortest steps, {_ms(fastest)} each."
+        return f"`{fastest.label}` took the shortest steps, {_ms(fastest)} each."
     if fastest is base or base.step_s / fastest.step_s < 1 + EVEN:
-        return f"No codec made a step much shorter than `{base.codec}` did, which took {_ms(base)}."
+        return f"No codec made a step much shorter than `{base.label}` did, which took {_ms(base)}."
     share = behind(fastest, results)
     worse = "" if share is None else f", with a score {abs(share):.1%} {_side(share)}"
     return (
-        f"`{fastest.codec}` made a step {_times(base.step_s / fastest.step_s)} shorter than "
-        f"`{base.codec}` did, {_ms(fastest)} instead of {_ms(base)}{worse}."
+        f"`{fastest.label}` made a step {_times(base.step_s / fastest.step_s)} shorter than "
+        f"`{base.label}` did, {_ms(fastest)} instead of {_ms(base)}{worse}."
     )
 
 

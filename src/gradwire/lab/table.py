@@ -24,6 +24,7 @@ TARGET_NOTES = (
     "good as the target; evaluation is not counted."
 )
 NEVER = "never"
+SMALL_RATIO = 0.01
 
 
 def main_columns(results: Sequence[Result]) -> list[Column[Result]]:
@@ -33,7 +34,7 @@ def main_columns(results: Sequence[Result]) -> list[Column[Result]]:
         Column(_two_lines(score_title(results[0])), score_text),
         Column("behind\nnone", lambda r: _percent(behind(r, results))),
         Column("bytes\n/step", lambda r: f"{r.bytes_per_step:,.0f}"),
-        Column("ratio to\nfloat32", lambda r: "-" if r.ratio is None else f"{r.ratio:.4f}"),
+        Column("ratio to\nfloat32", lambda r: _ratio(r.ratio)),
         Column("step\nms", lambda r: _milliseconds(r.step_s)),
     ]
 
@@ -90,7 +91,7 @@ class Comparison:
         """Lay it out for the width of the console."""
         others = [] if self._brief else [other_columns()]
         groups = [main_columns(self._results), *others]
-        yield Stacked(self._results, lambda result: result.codec, groups)
+        yield Stacked(self._results, lambda result: result.label, groups)
         if words := self._caption():
             yield ""
             yield Text(words, style="italic dim")
@@ -123,6 +124,17 @@ def _percent(share: float | None) -> str:
     ('1.23%', '0.00%', '-')
     """
     return "-" if share is None else f"{round(share, 4) + 0.0:.2%}"
+
+
+def _ratio(ratio: float | None) -> str:
+    """Write a ratio to float32; of a small one, two digits.
+
+    >>> _ratio(0.12345), _ratio(0.000337), _ratio(None)
+    ('0.1235', '0.00034', '-')
+    """
+    if ratio is None:
+        return "-"
+    return f"{ratio:.4f}" if ratio >= SMALL_RATIO else f"{ratio:.2g}"
 
 
 def _times(factor: float | None) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gradwire.lab.data import Dataset
 from gradwire.lab.gpt import bits_per_character, next_character_loss, small_gpt
-from gradwire.lab.mnist import correct, lenet, load_mnist, perceptron
+from gradwire.lab.mnist import Logistic, correct, lenet, load_mnist, perceptron
 from gradwire.lab.optimizers import Optimize, adamw, sgd
 from gradwire.lab.text import load_text
 
@@ -74,6 +74,18 @@ TASKS = {
             steps=500,
             batch=32,
             lr=0.05,
+        ),
+        Task(
+            "mnist-logistic",
+            "logistic regression on MNIST, which is convex",
+            Logistic,
+            load_mnist,
+            F.cross_entropy,
+            ACCURACY,
+            sgd,
+            steps=500,
+            batch=32,
+            lr=4.0,
         ),
         Task(
             "gpt-char",

@@ -73,12 +73,14 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"`--seed` must be from 0 to 2**64 - 1, got {seed}.")
 
 
-def check_codecs(specs: Sequence[str]) -> None:
-    """Raise `ValueError` for the first spec that spells no codec."""
+def check_codecs(specs: Sequence[str], *, auto: bool = False) -> None:
+    """Raise `ValueError` for the first spec that spells no codec, nor `auto` if that will do."""
     from gradwire.codecs import parse
+    from gradwire.planner.auto.settings import as_auto
 
     for spec in specs:
-        parse(spec)
+        if not auto or as_auto(spec) is None:
+            parse(spec)
 
 
 def check_writable(path: Path | None) -> None:

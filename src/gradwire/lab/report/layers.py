@@ -22,7 +22,7 @@ def layers(results: Sequence[Result]) -> str:
     ]
     if not coded:
         return ""
-    head = "".join(f"<th>{name(result.codec)}</th>" for result in results)
+    head = "".join(f"<th>{name(result.label)}</th>" for result in results)
     rows = "".join(_layer(layer, columns) for layer in coded)
     raw = len(results[0].layers) - len(coded)
     more = f"{counted(raw, 'parameter')} more, small ones, went as they are."

@@ -45,7 +45,7 @@ def write_report(settings: Settings, results: Sequence[Result], directory: Path)
 
 def page(settings: Settings, results: Sequence[Result], origin: Mapping[str, str]) -> str:
     """Return the report as HTML; `origin` is what the results come from, by name."""
-    looks = styles([result.codec for result in results])
+    looks = styles([result.label for result in results])
     first, *others = [chart.html() for chart in charts(results, looks)]
     by_layer = layers(results)
     return Template(_read("page.html")).substitute(
@@ -62,7 +62,7 @@ def page(settings: Settings, results: Sequence[Result], origin: Mapping[str, str
         caption=panels.marked_up(caption(results[0])),
         remarks="".join(f'<p class="remark">{panels.marked_up(r)}</p>' for r in remarks(results)),
         origin=_origin(origin),
-        names=json.dumps([result.codec for result in results]).replace("<", "\\u003c"),
+        names=json.dumps([result.label for result in results]).replace("<", "\\u003c"),
         style=_read("page.css"),
         script=_read("page.js"),
     )

@@ -18,7 +18,7 @@ def cards(results: Sequence[Result], styles: Sequence[Style]) -> str:
     """The legend: what each codec is drawn with, and what it came to."""
     return "".join(
         f'<button class="card" aria-pressed="true" data-series="{i}" style="{style.css}">'
-        f'<svg class="key" viewBox="0 0 48 6"><path d="M0 3H48"/></svg>{name(result.codec)}'
+        f'<svg class="key" viewBox="0 0 48 6"><path d="M0 3H48"/></svg>{name(result.label)}'
         f"{_headline(result, results)}<small>{_rest(result, results)}</small></button>"
         for i, (result, style) in enumerate(zip(results, styles, strict=True))
     )
@@ -109,7 +109,7 @@ def table(results: Sequence[Result], styles: Sequence[Style]) -> str:
 
 
 def _row(result: Result, columns: Sequence[Column[Result]], style: Style) -> str:
-    title = f"<td><i></i>{name(result.codec)}</td>"
+    title = f"<td><i></i>{name(result.label)}</td>"
     cells = "".join(f"<td>{escape(column.cell(result))}</td>" for column in columns)
     return f'<tr style="{style.css}">{title}{cells}</tr>'
 

@@ -30,7 +30,7 @@ def bars(results: Sequence[Result]) -> str:
     longest = max(result.step_s for result in results)
     key = "".join(f'<span class="stage {each}">{each}</span>' for each in STAGES)
     rows = "".join(
-        f'<div class="bar" data-series="{i}">{name(result.codec)}<div>{_bar(result, longest)}'
+        f'<div class="bar" data-series="{i}">{name(result.label)}<div>{_bar(result, longest)}'
         f"<b>{1000 * result.step_s:.0f} ms</b></div></div>"
         for i, result in enumerate(results)
     )

@@ -1,0 +1,6 @@
+"""Ways to train that exchange something else than every step's gradients, or at other times."""
+
+from gradwire.algorithms.outer.steps import OuterSteps as OuterSteps
+from gradwire.algorithms.qsvrg import QSVRG as QSVRG
+
+__all__ = ["QSVRG", "OuterSteps"]
