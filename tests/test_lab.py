@@ -422,7 +422,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         (["-c", "qsgd:bits=99"], "bits"),
         (["-c", "zip"], "zip"),
-        (["-t", "cifar"], "must be one of mnist-cnn, mnist-fc, mnist-logistic, gpt-char, got cifar"),
+        (["-t", "cifar"], "one of mnist-cnn, mnist-fc, mnist-logistic, gpt-char, got cifar"),
         (["-w", "0"], "`--workers` must be at least 1, got 0"),
         (["--steps", "0"], "`--steps` must be at least 1, got 0"),
         (["--batch", "-1"], "`--batch` must be at least 1, got -1"),
