@@ -66,7 +66,7 @@ def join(address: Address, layout: Layout, name: str, *, patience: float) -> Sea
     """Find the server and take a seat; tries again for `patience` seconds, and says so."""
     end = time.monotonic() + patience
     for attempt in count():
-        found = _attempt(address, layout, name)
+        found = _attempt(address, layout, name, end - time.monotonic())
         if isinstance(found, Seat):
             return found
         left = end - time.monotonic()
@@ -82,18 +82,18 @@ def join(address: Address, layout: Layout, name: str, *, patience: float) -> Sea
     raise AssertionError
 
 
-def _attempt(address: Address, layout: Layout, name: str) -> Seat | Exception:
+def _attempt(address: Address, layout: Layout, name: str, left: float) -> Seat | Exception:
     """A seat, or why there is none now and may be one later."""
     try:
-        return _join_once(address, layout, name)
+        return _join_once(address, layout, name, min(STORE_S, max(left, FIRST_PAUSE_S)))
     except RefusedError:
         raise
     except (RuntimeError, LostError) as error:
         return error
 
 
-def _join_once(address: Address, layout: Layout, name: str) -> Seat:
-    store = find_store(address, STORE_S)
+def _join_once(address: Address, layout: Layout, name: str, seconds: float = STORE_S) -> Seat:
+    store = find_store(address, seconds)
     rank = store.add(JOINS, 1)
     pair = Pair(room_of(store, rank), 1, host=address.host, timeout=CONNECT_S)
     hello = layout.digests + name.encode()[:MAX_NAME_NBYTES]
