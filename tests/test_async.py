@@ -216,11 +216,11 @@ def test_late_gradients_are_damped_and_long_ones_clipped():
         assert descent.push(torch.tensor(gradient), base)
         return (-net.weight.detach()).flatten().tolist()
 
-    assert moved([3.0, 4.0], 13, damping="none") == [3.0, 4.0]
+    assert moved([3.0, 4.0], 13, damping=None) == [3.0, 4.0]
     assert moved([3.0, 4.0], 13, damping="inverse") == [3 / 8, 4 / 8]
     assert moved([3.0, 4.0], 13, damping="excess") == [2 * 3 / 8, 2 * 4 / 8]
     assert moved([3.0, 4.0], 19, damping="excess") == [3.0, 4.0]
-    assert moved([3.0, 4.0], 20, damping="none", clip=2.5) == [1.5, 2.0]
+    assert moved([3.0, 4.0], 20, damping=None, clip=2.5) == [1.5, 2.0]
 
 
 def test_weights_that_are_not_finite_stop_the_server():
@@ -239,9 +239,10 @@ def with_norm():
     ("net", "codec", "settings", "words"),
     [
         (with_norm, QSGD, {}, "'1' keeps running statistics"),
-        (model, "gradiveq", {}, "gradiveq.* learns from what all workers say"),
+        (model, "gradiveq", MODEL, "gradiveq.* learns from what all workers say"),
+        (model, QSGD, {"policy": Policy(warmup_steps=3)}, "`warmup_steps` of a policy"),
         (model, QSGD, {"max_delay": -1}, "`max_delay` must be an integer of at least 0, got -1"),
-        (model, QSGD, {"damping": "half"}, "`damping` must be one of 'none', 'inverse', 'excess'"),
+        (model, QSGD, {"damping": "half"}, "`damping` must be one of 'excess', 'inverse', None"),
         (model, QSGD, {"clip": 0.0}, "`clip` must be positive and finite, got 0.0"),
         (model, QSGD, {"address": "here"}, '`address` must be such as "10.0.0.1:29600"'),
         (model, QSGD, {"checkpoint_every": 0}, "`checkpoint_every` must be an integer"),
@@ -250,7 +251,7 @@ def with_norm():
 def test_what_cannot_be_is_refused_in_words(net, codec, settings, words):
     made = net()
     with pytest.raises(ValueError, match=words):
-        AsyncServer(made, sgd(made), codec, **MODEL | settings)
+        AsyncServer(made, sgd(made), codec, **settings)
 
 
 def test_an_optimizer_of_other_parameters_is_refused():

@@ -15,7 +15,6 @@ from gradwire.algorithms import AsyncServer, AsyncWorker
 from gradwire.algorithms.asynchronous import checkpoint as checkpoints
 from gradwire.transport.pair import LostError
 
-
 pytestmark = pytest.mark.usefixtures("one_gatekeeper")
 
 
@@ -122,6 +121,15 @@ def test_a_checkpoint_is_whole_or_the_one_before_it(tmp_path, monkeypatch):
                 server.save()
         assert path.read_bytes() == before
         assert list(tmp_path.iterdir()) == [path]
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    path = tmp_path / "server.pt"
+    with serving("none", checkpoint=path) as server:
+        before = path.read_bytes()
+        with torch.no_grad():
+            server.net[0].bias[3] = torch.inf
+    assert path.read_bytes() == before
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path):

@@ -58,8 +58,12 @@ class Descent:
         norm = float(torch.linalg.vector_norm(gradient))  # bits: nobody else makes this step
         return min(1.0, self.settings.clip / norm) if norm > 0 else 1.0
 
+    def is_sound(self) -> bool:
+        """Are all weights finite?"""
+        return all(is_finite(param.detach()) for param in self.flat.params)
+
     def _check_finite(self) -> None:
-        if not all(is_finite(param.detach()) for param in self.flat.params):
+        if not self.is_sound():
             raise RuntimeError(
                 f"the weights of version {self.version} are not finite: training has diverged. "
                 "Lower the learning rate, or set `clip`, and go on from the last checkpoint."

@@ -143,6 +143,11 @@ def exchanged(model: nn.Module, codec: Codec | str, policy: Policy) -> Exchanged
     codec = as_codec(codec)
     named = dict(_trained(model))
     policy.check(list(named))
+    if policy.warmup_steps:
+        raise ValueError(
+            "`warmup_steps` of a policy are those of all workers, and here everyone is at a step "
+            "of its own; leave them out."
+        )
     codecs = {name: _codec_for(name, param, codec, policy) for name, param in named.items()}
     raw = tuple(name for name in named if codecs[name] is None)
     rows = [(sum(named[name].numel() for name in raw), str(Identity()))] if raw else []

@@ -69,7 +69,7 @@ class AsyncServer:
         address: str = "localhost:0",
         scheduler: LRScheduler | None = None,
         max_delay: int = 100,
-        damping: str = EXCESS,
+        damping: str | None = EXCESS,
         clip: float | None = None,
         policy: Policy | None = None,
         min_numel: int | None = None,
@@ -142,7 +142,7 @@ class AsyncServer:
         """
         if self._closing:
             return
-        if self._checkpoint is not None:
+        if self._checkpoint is not None and self._descent.is_sound():
             self.save()
         self._closing = True
         end = time.monotonic() + linger

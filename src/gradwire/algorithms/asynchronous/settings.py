@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-NONE, INVERSE, EXCESS = "none", "inverse", "excess"
-DAMPINGS = (NONE, INVERSE, EXCESS)
+INVERSE, EXCESS = "inverse", "excess"
+DAMPINGS = (EXCESS, INVERSE, None)
 MEMORY = 100
 """Pushes over which delays are averaged to know what is usual."""
 
@@ -19,12 +19,12 @@ class AsyncSettings:
     max_delay: a gradient does not count if the server has made more steps since the weights that it
         was computed at.
     damping: what a gradient that comes d steps late is multiplied by. "excess": 1 if others are as
-        late on average, and (1 + u) / (1 + d) if only u steps. "inverse": 1 / (1 + d). "none": 1.
+        late on average, and (1 + u) / (1 + d) if only u steps. "inverse": 1 / (1 + d). None: 1.
     clip: the largest norm of a gradient; a longer one is made as short. None: it is as it is.
     """
 
     max_delay: int = 100
-    damping: str = EXCESS
+    damping: str | None = EXCESS
     clip: float | None = None
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class AsyncSettings:
         >>> [round(AsyncSettings().factor(delay, usual=3.0), 2) for delay in (0, 3, 7, 39)]
         [1.0, 1.0, 0.5, 0.1]
         """
-        if self.damping == NONE:
+        if self.damping is None:
             return 1.0
         return min(1.0, (1 + (usual if self.damping == EXCESS else 0.0)) / (1 + delay))
 

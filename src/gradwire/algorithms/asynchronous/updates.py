@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -10,6 +13,9 @@ from gradwire.algorithms.asynchronous.layout import ALIGN, Layout
 from gradwire.codecs.cast import Identity
 from gradwire.key import Key
 from gradwire.wire import WireError
+
+Factors = npt.NDArray[np.float32]
+SMALL = 1e-30
 
 
 def encode_update(layout: Layout, key: Key, weights: Tensor, held: Tensor) -> bytes:
@@ -27,9 +33,8 @@ def encode_update(layout: Layout, key: Key, weights: Tensor, held: Tensor) -> by
     for section in layout.sections:
         part = slice(section.start, section.stop)
         factors[section.number] = _factor(way[part], said[part])
-    body = factors.tobytes() + messages
-    follow_update(layout, key, memoryview(body), held)
-    return body
+    _go(layout, held, said, factors)
+    return factors.tobytes() + messages
 
 
 def follow_update(layout: Layout, key: Key, body: memoryview, held: Tensor) -> None:
@@ -42,16 +47,21 @@ def follow_update(layout: Layout, key: Key, body: memoryview, held: Tensor) -> N
         raise WireError("the factors of an update are not finite.")
     said = torch.empty_like(held)
     layout.decode(body[start:], key, said)
-    for part in _raw(layout):
-        held[part] = 0.0
-    for section in layout.sections:
-        said[section.start : section.stop].mul_(float(factors[section.number]))
-    held.add_(said)
+    _go(layout, held, said, factors)
 
 
 def max_update_nbytes(layout: Layout) -> int:
     """The most that an update takes."""
     return 4 * _num_factors(layout) + layout.max_nbytes
+
+
+def _go(layout: Layout, held: Tensor, said: Tensor, factors: Factors) -> None:
+    """The same on both sides, to the bit."""
+    for part in _raw(layout):
+        held[part] = 0.0
+    for section in layout.sections:
+        said[section.start : section.stop].mul_(float(factors[section.number]))
+    held.add_(said)
 
 
 def _raw(layout: Layout) -> list[slice]:
@@ -64,9 +74,12 @@ def _raw(layout: Layout) -> list[slice]:
 
 def _factor(way: Tensor, said: Tensor) -> float:
     """How far to go along what was said, so that least is left."""
-    along, energy = way.double(), said.double()
     # bits: one side computes it, and sends it to the other
-    product, square = float(torch.dot(along, energy)), float(torch.dot(energy, energy))
+    product, square = float(torch.dot(way, said)), float(torch.dot(said, said))
+    if not SMALL < square < math.inf or not math.isfinite(product):
+        along, energy = way.double(), said.double()
+        # bits: as above, for values whose squares float32 does not have
+        product, square = float(torch.dot(along, energy)), float(torch.dot(energy, energy))
     return product / square if square > 0 else 0.0
 
 

@@ -98,6 +98,8 @@ class AsyncWorker:
         weights, if they are not finite, or if the connection was lost: this worker has joined again
         then, and has all weights anew.
         """
+        if self.done:
+            return False
         gradient = self._flat.gradients()
         for param in self._flat.params:
             param.grad = None
@@ -123,7 +125,8 @@ class AsyncWorker:
 
     def pull(self) -> None:
         """Take new weights without pushing anything."""
-        self._exchange(Frame(Kind.PULL, self.version))
+        if not self.done:
+            self._exchange(Frame(Kind.PULL, self.version))
 
     def stats(self) -> Stats:
         """What this worker has done. Its messages are those of its gradients.
