@@ -1,6 +1,7 @@
 """Shared fixtures: poisoned memory, and worlds of real gloo workers."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -42,6 +43,28 @@ def poisoned_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="session")
+def one_gatekeeper() -> Iterator[None]:
+    """Asynchronous servers of this process share the process that their gates are forked from."""
+    from gradwire.algorithms.asynchronous import server
+
+    shared = server.Gatekeeper(["none", "qsgd:bits=4"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "Gatekeeper", lambda specs: _Kept(shared))
+        yield
+    shared.close()
+
+
+class _Kept:
+    """A gatekeeper that goes on when a server is closed."""
+
+    def __init__(self, shared: Any) -> None:
+        self.open = shared.open
+
+    def close(self) -> None:
+        return
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,7 @@ def run(script, *launcher):
     [
         ("ddp.py", TORCHRUN),
         ("outer_steps.py", TORCHRUN),
+        ("asynchronous.py", []),
         ("with_accelerate.py", TORCHRUN),
         ("with_lightning.py", []),
         ("qsvrg.py", TORCHRUN),

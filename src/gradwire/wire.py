@@ -164,6 +164,20 @@ class Message:
         _check_payload_size(header, codec)
         return cls(header, codec, body[header.nbytes :])
 
+    def values(self) -> Tensor:
+        """The tensor that it holds; see `decode`."""
+        header = self.header
+        try:
+            out = torch.empty(header.numel, dtype=torch.float32)
+            with scratch.using(Scratch()):
+                self.codec.decode_into(_tensor(self.payload), out, header.key)
+            return out.to(header.dtype).reshape(header.shape)
+        except _REFUSALS as error:
+            raise WireError(
+                f"the {header.numel} values of the message cannot be decoded: "
+                f"{str(error) or 'out of memory'}"
+            ) from error
+
     def anatomy(self) -> dict[str, int]:
         """The bytes of each part of the message, in their order."""
         try:
@@ -222,18 +236,7 @@ def decode(message: Bytes, *, max_numel: int | None = None) -> Tensor:
     Traceback (most recent call last):
     gradwire.wire.WireError: a message has at least 44 bytes, got 20.
     """
-    whole = Message.read(message, max_numel=max_numel)
-    header = whole.header
-    try:
-        out = torch.empty(header.numel, dtype=torch.float32)
-        with scratch.using(Scratch()):
-            whole.codec.decode_into(_tensor(whole.payload), out, header.key)
-        return out.to(header.dtype).reshape(header.shape)
-    except _REFUSALS as error:
-        raise WireError(
-            f"the {header.numel} values of the message cannot be decoded: "
-            f"{str(error) or 'out of memory'}"
-        ) from error
+    return Message.read(message, max_numel=max_numel).values()
 
 
 def _require(condition: bool, sentence: str) -> None:

@@ -32,6 +32,16 @@ class Flat:
         for param, part in zip(self.params, torch.split(vector, self._sizes), strict=True):
             param.copy_(part.view_as(param))
 
+    def gradients(self) -> Tensor:
+        """A copy of what a backward pass has left in `grad`; zero where it has left nothing."""
+        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.params]
+        return self._joined(found, torch.float32)
+
+    def put_gradients(self, vector: Tensor) -> None:
+        """Let the parameters have these as their `grad`; views of `vector` where types agree."""
+        for param, part in zip(self.params, torch.split(vector, self._sizes), strict=True):
+            param.grad = part.view_as(param).to(param.dtype)
+
     def gradient(self, loss: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """That of `loss`; zero where it does not depend on a parameter."""
         found = torch.autograd.grad(loss, self.params, allow_unused=True, materialize_grads=True)

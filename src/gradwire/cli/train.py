@@ -93,10 +93,15 @@ def train(
             "--algorithm",
             "-a",
             metavar="SPEC",
-            help="sync, local (outer steps, such as local:every=30) or qsvrg (variance-reduced, "
-            "such as qsvrg:inner=100,l2=0.001); repeatable.",
+            help="sync, local (outer steps, such as local:every=30), async (workers wait for "
+            "nobody, such as async:max_delay=50) or qsvrg (variance-reduced, such as "
+            "qsvrg:inner=100,l2=0.001); repeatable.",
         ),
     ] = ["sync"],  # noqa: B006
+    slow: Annotated[
+        float,
+        typer.Option(metavar="FACTOR", help="Let the last worker compute so many times slower."),
+    ] = 1.0,
     report: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write plots to DIR/index.html, readable offline."),
@@ -117,6 +122,10 @@ def train(
 
         gradwire train -t gpt-char -c none --algorithm sync --algorithm local
 
+    What if one of the workers is ten times slower than the others, and they do not wait for it?
+
+        gradwire train -c qsgd:bits=4 --slow 10 --target 0.95 --algorithm sync --algorithm async
+
     And how near to the optimum of a convex loss do they come, if noise is to vanish there?
 
         gradwire train -t mnist-logistic -c qsgd:bits=8 --algorithm sync --algorithm qsvrg:l2=0.001
@@ -128,7 +137,7 @@ def train(
     """
     request = Request(
         tuple(codec), task, workers, steps, epochs, batch, lr, seed, threads, data, link,
-        target, eval_every, tuple(algorithm),
+        target, eval_every, tuple(algorithm), slow,
     )  # fmt: skip
     settings = _checked(request, report, json_file)
     results = _run(settings, remarks=report is None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -48,3 +49,12 @@ def batches(
         order = torch.randperm(len(split), generator=generator)[:used]
         for chosen in torch.split(order[rank::num_workers], batch):
             yield split.inputs[chosen], split.targets[chosen]
+
+
+def delayed(
+    examples: Iterator[tuple[Tensor, Tensor]], seconds: float
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same, each after a wait: so a worker is slow without keeping the processor busy."""
+    for batch in examples:
+        time.sleep(seconds)
+        yield batch

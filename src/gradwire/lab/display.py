@@ -20,6 +20,10 @@ def _on(link: Shape | None) -> str:
     return "" if link is None else f" joined by links of {link.title}"
 
 
+def _but(slow: float) -> str:
+    return "" if slow == 1 else f", the last {slow:g} times slower than the others,"
+
+
 def _all_of(labels: Sequence[str]) -> str:
     if len(labels) > MOST_NAMED:
         return counted(len(labels), "codec")
@@ -53,7 +57,7 @@ class Display:
         ]
         self._say(
             f"{settings.task}: {counted(settings.steps, 'step')} on "
-            f"{counted(settings.workers, 'worker')}{_on(settings.link)} "
+            f"{counted(settings.workers, 'worker')}{_on(settings.link)}{_but(settings.slow)} "
             f"with {_all_of(labels)}"
         )
 

@@ -84,12 +84,24 @@ def whole(value: float) -> float:
 @torch.no_grad()
 def evaluate(model: nn.Module, task: Task, test: Split) -> tuple[float, float]:
     """Return the score and the loss on the test set, of which every worker does its share."""
-    rank, num_workers = dist.get_rank(), dist.get_world_size()
+    sums = _sums(model, task, test, dist.get_rank(), dist.get_world_size())
+    dist.all_reduce(sums)
+    score, loss = (sums / len(test)).tolist()
+    return score, loss
+
+
+@torch.no_grad()
+def evaluate_alone(model: nn.Module, task: Task, test: Split) -> tuple[float, float]:
+    """The same in a process that has no others to share the work with."""
+    score, loss = (_sums(model, task, test, 0, 1) / len(test)).tolist()
+    return score, loss
+
+
+def _sums(model: nn.Module, task: Task, test: Split, rank: int, num_workers: int) -> Tensor:
+    """Scores and losses of this worker's share of the test set, added up."""
     sums = torch.zeros(2, dtype=torch.float64)
     for chosen in torch.split(torch.arange(rank, len(test), num_workers), EVALUATION_BATCH):
         outputs, targets = model(test.inputs[chosen]), test.targets[chosen]
         sums[0] += task.score.per_example(outputs, targets).sum()
         sums[1] += task.loss(outputs, targets).double() * len(targets)
-    dist.all_reduce(sums)
-    score, loss = (sums / len(test)).tolist()
-    return score, loss
+    return sums

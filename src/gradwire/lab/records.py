@@ -30,6 +30,8 @@ class Settings:
     target: float | None
     eval_every: int
     algorithms: tuple[str, ...] = (SYNC,)
+    slow: float = 1.0
+    """How many times slower than the others the last worker computes."""
 
     @property
     def trainings(self) -> list[Training]:
@@ -144,6 +146,7 @@ class Result:
     layers: tuple[Layer, ...] = ()
     remarks: tuple[str, ...] = ()
     algorithm: str = SYNC
+    slow: float = 1.0
 
     @property
     def label(self) -> str:

@@ -45,6 +45,7 @@ class Request:
     target: float | None = None
     eval_every: int | None = None
     algorithms: tuple[str, ...] = (SYNC,)
+    slow: float = 1.0
 
     def shape(self) -> Shape | None:
         """The link, which must be prepared before anything else. Raises `ValueError`."""
@@ -79,12 +80,13 @@ class Request:
         check_threads(self.threads)
         _check_positive(lr=lr, epochs=1 if self.epochs is None else self.epochs)
         check_seed(self.seed)
+        _check_slow(self.slow, workers)
         if self.target is not None:
             _check_target(self.target, task.score)
         steps = self._num_steps(task.steps, len(task.data(self.data).train), workers * batch)
         return Settings(
             self.task, self.codecs, workers, steps, batch, lr, self.seed, self.threads, self.data,
-            self.shape(), self.target, self._eval_every(steps), self.algorithms,
+            self.shape(), self.target, self._eval_every(steps), self.algorithms, self.slow,
         )  # fmt: skip
 
     def _eval_every(self, steps: int) -> int:
@@ -145,6 +147,13 @@ def _check_positive(**numbers: float) -> None:
     for name, number in numbers.items():
         if not 0 < number < math.inf:
             raise ValueError(f"`--{name}` must be positive and finite, got {number:g}.")
+
+
+def _check_slow(slow: float, workers: int) -> None:
+    if not 1 <= slow < math.inf:
+        raise ValueError(f"`--slow` must be at least 1, and finite, got {slow:g}.")
+    if slow > 1 and workers == 1:
+        raise ValueError("`--slow` slows one of several workers, but there is only one.")
 
 
 def _check_target(target: float, score: Score) -> None:

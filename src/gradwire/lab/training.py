@@ -15,10 +15,10 @@ from torch import Tensor
 import gradwire as gw
 from gradwire.adaptive import AdaptiveCodec
 from gradwire.lab.algorithms import parse_algorithm
-from gradwire.lab.algorithms.base import Replica, Start
-from gradwire.lab.data import Dataset, batches
+from gradwire.lab.algorithms.base import Course, Replica, Start
+from gradwire.lab.data import Dataset, batches, delayed
 from gradwire.lab.layers import Errors
-from gradwire.lab.measure import Log, Row, evaluate, mean_over_workers, whole
+from gradwire.lab.measure import Log, evaluate, mean_over_workers, whole
 from gradwire.lab.records import (
     Evaluation,
     Listener,
@@ -73,11 +73,11 @@ class Run:
         errors = Errors(replica, self.settings.steps)
         codec = self.training.codec
         with remarks_to(listener) as heard:
-            steps, learned, found = self._train(replica, listener)
+            trained = replica.train(self._course(compute_s, listener))
         stats, rows = replica.stats(), replica.rows()
         replica.close()
-        log = Log(steps)
-        scores = tuple(log.evaluation(*each) for each in found)
+        log = Log(trained.lines)
+        scores = tuple(log.evaluation(*each) for each in trained.scores)
         bytes_per_step = whole(log.total("bytes") / log.steps)
         baseline = float32_bytes(replica.num_values(), self.settings.workers)
         return Result(
@@ -105,8 +105,9 @@ class Run:
             scores=scores,
             curve=log.curve(),
             layers=errors.layers(rows),
-            remarks=(*heard, *on_run(codec, self.settings.workers, learned, stats)),
+            remarks=(*heard, *on_run(codec, self.settings.workers, trained.learned, stats)),
             algorithm=self.training.algorithm,
+            slow=self.settings.slow,
         )
 
     def _first_to_reach(self, scores: Sequence[Evaluation]) -> Evaluation | None:
@@ -141,29 +142,18 @@ class Run:
         replica.close()
         return float(mean_over_workers(seconds)) / COMPUTE_STEPS
 
-    def _train(
-        self, replica: Replica, listener: Listener
-    ) -> tuple[list[Row], list[dict[str, str]], list[tuple[int, float, float]]]:
-        """Return a row for each step, what the codec had learned before it, and scores by step."""
-        rows, learned, scores, seconds = [], [], [], 0.0
-        stats = replica.stats()
-        dist.barrier()
-        for step, batch in enumerate(islice(self._batches(), self.settings.steps), start=1):
-            learned.append(stats.learned)
-            start = time.perf_counter()
-            loss = replica.step(*batch)
-            if step == self.settings.steps:
-                replica.finish()
-            seconds += time.perf_counter() - start
-            stats = replica.stats()
-            rows.append(
-                Row(loss, stats.bytes_sent, seconds, stats.encode_s, stats.comm_s, stats.decode_s)
-            )
-            listener(Progress(self.index, step, loss))
-            if step % self.settings.eval_every == 0 or step == self.settings.steps:
-                with replica.judged() as model:
-                    scores.append((step, *evaluate(model, self.task, self.data.test)))
-        return rows, learned, scores
+    def _course(self, compute_s: float, listener: Listener) -> Course:
+        """The last worker waits for every batch, if it is to be slower than the others."""
+        settings = self.settings
+        is_last = dist.get_rank() == settings.workers - 1
+        wait_s = (settings.slow - 1) * compute_s if is_last else 0.0
+        return Course(
+            batches=delayed(self._batches(), wait_s),
+            steps=settings.steps,
+            eval_every=settings.eval_every,
+            tell=lambda step, loss: listener(Progress(self.index, step, loss)),
+            evaluate=lambda model: evaluate(model, self.task, self.data.test),
+        )
 
 
 def _compile(spec: str, num_workers: int) -> None:

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +26,7 @@ import torch.distributed as dist
 
 from gradwire.lab.links.places import Place, places
 from gradwire.lab.links.shape import Shape
+from gradwire.lab.parents import end_with_parent
 from gradwire.lab.records import Event, Listener, ignore
 
 Job = Callable[[Listener], None]
@@ -157,7 +156,7 @@ def _death(exitcode: int | None) -> str:
 
 def _main(job: Job, rank: int, num_workers: int, place: Place, pipe: Connection) -> None:
     """Be a worker."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     try:
         place.join(rank, num_workers)
         job(pipe.send if rank == 0 else ignore)
@@ -166,10 +165,3 @@ def _main(job: Job, rank: int, num_workers: int, place: Place, pipe: Connection)
     except BaseException:
         pipe.send(Failed(time.monotonic(), f"failed:\n{traceback.format_exc()}"))
         sys.exit(1)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

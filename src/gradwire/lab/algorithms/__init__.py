@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from gradwire.codecs.spelling import read_settings
+from gradwire.lab.algorithms.asynchronous import Async
 from gradwire.lab.algorithms.base import Algorithm
 from gradwire.lab.algorithms.local import Local
 from gradwire.lab.algorithms.qsvrg import Qsvrg
@@ -17,6 +18,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "sync": Sync,
     "qsvrg": Qsvrg,
     "local": Local,
+    "async": Async,
 }
 
 

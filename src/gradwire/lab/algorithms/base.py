@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradwire.adapters.tensorboard import Writer
 from gradwire.lab.data import Dataset
+from gradwire.lab.measure import Row as Line
 from gradwire.lab.records import Settings
 from gradwire.lab.tasks import Task
 from gradwire.reduction.plan import Row
@@ -25,6 +28,35 @@ class Start:
     settings: Settings
     codec: str
     data: Dataset
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a replica goes through, and whom it tells.
+
+    batches: this worker's, for ever; a worker that is slow waits for each.
+    tell: called with a step that is done and the loss of a batch.
+    evaluate: the score and the loss of a model, which all workers compute together.
+    """
+
+    batches: Iterator[tuple[Tensor, Tensor]]
+    steps: int
+    eval_every: int
+    tell: Callable[[int, float], None]
+    evaluate: Callable[[nn.Module], tuple[float, float]]
+
+    def evaluates_after(self, step: int) -> bool:
+        """Is the model scored when so many steps are done?"""
+        return step % self.eval_every == 0 or step == self.steps
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A line for each step, what the codec had learned before it, and scores by step."""
+
+    lines: list[Line] = field(default_factory=list)
+    learned: list[dict[str, str]] = field(default_factory=list)
+    scores: list[tuple[int, float, float]] = field(default_factory=list)
 
 
 class Replica(ABC):
@@ -47,6 +79,26 @@ class Replica(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of threads and process groups."""
+
+    def train(self, course: Course) -> Trained:
+        """Make all steps. Workers go in step with each other, unless the algorithm knows better."""
+        done, seconds, stats = Trained(), 0.0, self.stats()
+        dist.barrier()
+        for step in range(1, course.steps + 1):
+            done.learned.append(stats.learned)
+            start = time.perf_counter()
+            loss = self.step(*next(course.batches))
+            if step == course.steps:
+                self.finish()
+            seconds += time.perf_counter() - start
+            stats = self.stats()
+            spent = (stats.encode_s, stats.comm_s, stats.decode_s)
+            done.lines.append(Line(loss, stats.bytes_sent, seconds, *spent))
+            course.tell(step, loss)
+            if course.evaluates_after(step):
+                with self.judged() as model:
+                    done.scores.append((step, *course.evaluate(model)))
+        return done
 
     @contextmanager
     def judged(self) -> Iterator[nn.Module]:

@@ -84,6 +84,7 @@ def _facts(settings: Settings, result: Result) -> str:
         f"{counted(settings.batch, 'example')} a worker and step",
         f"learning rate {settings.lr:g}",
         f"seed {settings.seed}",
+        *([f"{settings.slow:g} times slower: the last worker"] if settings.slow > 1 else []),
     )
     marked = [re.sub(r"([\d,.]+)", r"<b>\1</b>", fact, count=1) for fact in facts]
     return " ".join(f"<span>{fact}</span>" for fact in marked)
