@@ -69,6 +69,7 @@ def test_algorithms_are_spelled_as_codecs_are() -> None:
     for spec, words in [
         ("lokal", "`--algorithm` must be one of sync, .*local.*, got 'lokal'"),
         ("local:H=30", "'H=30' in 'local:H=30' is not a setting of local; .* settings are every"),
+        ("local:inner_lr=0", "`inner_lr` must be positive and finite, got 0"),
         ("local:every=0", "`every` must be an integer of at least 1, got 0"),
         ("sync:every=1", "not a setting of sync; .* settings are none"),
     ]:
