@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 from gradwire.cli.app import app
 from gradwire.lab.algorithms import ALGORITHMS, parse_algorithm
 from gradwire.lab.algorithms.local import Local
+from gradwire.lab.display import Display
 from gradwire.lab.records import Result, Training, float32_bytes
 from gradwire.lab.report.page import page
 from gradwire.lab.scores import behind, reference
+from gradwire.lab.summary import summary
 from test_lab import run
 from test_report import ORIGIN, result, settings
 
@@ -67,6 +69,7 @@ def test_algorithms_are_spelled_as_codecs_are() -> None:
     for spec, words in [
         ("lokal", "`--algorithm` must be one of sync, .*local.*, got 'lokal'"),
         ("local:H=30", "'H=30' in 'local:H=30' is not a setting of local; .* settings are every"),
+        ("local:inner_lr=0", "`inner_lr` must be positive and finite, got 0"),
         ("local:every=0", "`every` must be an integer of at least 1, got 0"),
         ("sync:every=1", "not a setting of sync; .* settings are none"),
     ]:
@@ -103,3 +106,11 @@ def test_an_algorithm_is_part_of_the_name_of_a_row(tmp_path: Path) -> None:
     assert both.trainings == [Training("none"), Training("none", "local")]
     text = page(both, [result("none"), local("none")], ORIGIN)
     assert '["none", "local none"]' in text
+
+
+def test_words_count_algorithms_apart_from_codecs(capsys: pytest.CaptureFixture[str]) -> None:
+    many = replace(settings(("none", "fft", "topk")), algorithms=("sync", "local"))
+    Display(many, quiet=False)
+    assert "with 3 codecs and 2 algorithms" in capsys.readouterr().err
+    slow = [result("none", score=0.7, target=0.8), local("none", score=0.71, target=0.8)]
+    assert summary(slow).startswith("No training reached 80% accuracy in 20 steps; `local none` ")

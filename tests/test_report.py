@@ -419,6 +419,7 @@ def test_places_on_an_axis() -> None:
     assert axis("", "", [10, 30]).place(15) == 0.25
     assert axis("", "", [4.0]).place(4.0) == 0.5
     assert axis("", "", []).ticks()
+    assert axis("", "", [3e-12, 1.0], is_log=True).ticks()[0] == 1e-11
 
 
 class Visit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from types import TracebackType
 
 from rich import progress
@@ -13,7 +12,7 @@ from gradwire.lab.records import Event, Progress, Result, Settings
 from gradwire.lab.scores import score_text, score_title
 from gradwire.terminal.output import console, counted, discard
 
-MOST_NAMED = 4  # codecs in the line that says what will be done
+MOST_NAMED = 4  # trainings in the line that says what will be done
 
 
 def _on(link: Shape | None) -> str:
@@ -24,10 +23,13 @@ def _but(slow: float) -> str:
     return "" if slow == 1 else f", the last {slow:g} times slower than the others,"
 
 
-def _all_of(labels: Sequence[str]) -> str:
-    if len(labels) > MOST_NAMED:
-        return counted(len(labels), "codec")
-    return ", ".join(labels)
+def _all_of(settings: Settings) -> str:
+    labels = [training.label for training in settings.trainings]
+    if len(labels) <= MOST_NAMED:
+        return ", ".join(labels)
+    codecs, algorithms = len(settings.codecs), len(settings.algorithms)
+    ways = "" if algorithms == 1 else f" and {counted(algorithms, 'algorithm')}"
+    return counted(codecs, "codec") + ways
 
 
 class Display:
@@ -58,7 +60,7 @@ class Display:
         self._say(
             f"{settings.task}: {counted(settings.steps, 'step')} on "
             f"{counted(settings.workers, 'worker')}{_on(settings.link)}{_but(settings.slow)} "
-            f"with {_all_of(labels)}"
+            f"with {_all_of(settings)}"
         )
 
     def __call__(self, event: Event) -> None:

@@ -22,7 +22,7 @@ def _of_target(results: Sequence[Result]) -> str:
     if not arrived:
         best = _best_score(results)
         return (
-            f"No codec reached {goal} in {counted(results[0].steps, 'step')}; "
+            f"{_none_of(results)} reached {goal} in {counted(results[0].steps, 'step')}; "
             f"`{best.label}` came nearest, with {score_text(best)}."
         )
     first, when = min(arrived, key=lambda pair: pair[1].seconds)
@@ -35,7 +35,8 @@ def _of_target(results: Sequence[Result]) -> str:
     if base.reached is None:
         return f"{how}; `{base.label}` did not reach it in {counted(base.steps, 'step')}."
     if first is base:
-        return f"No codec reached {goal} sooner than `{base.label}`, which took {_took(when)}."
+        whom = _none_of(results)
+        return f"{whom} reached {goal} sooner than `{base.label}`, which took {_took(when)}."
     factor = base.reached.seconds / when.seconds
     return (
         f"`{first.label}` reached {goal} {_times(factor)} sooner than `{base.label}` (float32): "
@@ -51,13 +52,19 @@ def _of_steps(results: Sequence[Result]) -> str:
     if base is None:
         return f"`{fastest.label}` took the shortest steps, {_ms(fastest)} each."
     if fastest is base or base.step_s / fastest.step_s < 1 + EVEN:
-        return f"No codec made a step much shorter than `{base.label}` did, which took {_ms(base)}."
+        whom = _none_of(results)
+        return f"{whom} made a step much shorter than `{base.label}` did, which took {_ms(base)}."
     share = behind(fastest, results)
     worse = "" if share is None else f", with a score {abs(share):.1%} {_side(share)}"
     return (
         f"`{fastest.label}` made a step {_times(base.step_s / fastest.step_s)} shorter than "
         f"`{base.label}` did, {_ms(fastest)} instead of {_ms(base)}{worse}."
     )
+
+
+def _none_of(results: Sequence[Result]) -> str:
+    """Rows differ by codec, or by algorithm too."""
+    return "No codec" if len({each.algorithm for each in results}) == 1 else "No training"
 
 
 def _times(factor: float) -> str:

@@ -25,8 +25,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 def parse_algorithm(spec: str) -> Algorithm:
     """The algorithm that `spec` spells, as codecs are spelled.
 
-    >>> parse_algorithm("local:every=10")
-    Local(every=10, lr=0.7, momentum=0.9, feedback=None, fragments=1, overlap=0, min_numel=10000)
+    >>> parse_algorithm("local:every=10") == Local(every=10)
+    True
     """
     name = spec.strip().partition(":")[0]
     if name not in ALGORITHMS:

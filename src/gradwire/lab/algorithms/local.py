@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -27,8 +28,10 @@ class LocalReplica(Replica):
         torch.manual_seed(run.seed)
         self.model = task.model()
         self._loss = task.loss
-        self._outer = OuterSteps(self.model, start.codec, seed=run.seed, **asdict(settings))
-        self._optimizer, self._schedule = task.optimize(self.model.parameters(), run.lr, run.steps)
+        options = asdict(settings)
+        lr = options.pop("inner_lr") or run.lr
+        self._outer = OuterSteps(self.model, start.codec, seed=run.seed, **options)
+        self._optimizer, self._schedule = task.optimize(self.model.parameters(), lr, run.steps)
         self._is_alone = False
 
     def step(self, inputs: Tensor, targets: Tensor) -> float:
@@ -73,10 +76,19 @@ class LocalReplica(Replica):
 class Local(OuterSettings, Algorithm):
     """Steps without exchange, then an outer step with the mean change of the weights.
 
-    Parameters with fewer than `min_numel` values travel raw.
+    Parameters with fewer than `min_numel` values travel raw. The optimizer has the learning rate
+    `inner_lr`, by default that of the run: a worker's own batches are smaller than those of
+    synchronous training, and want smaller steps.
     """
 
     min_numel: int = MIN_NUMEL
+    inner_lr: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        lr = self.inner_lr
+        if lr is not None and not (isinstance(lr, int | float) and 0 < lr < math.inf):
+            raise ValueError(f"`inner_lr` must be positive and finite, got {lr!r}.")
 
     def start(self, start: Start) -> Replica:
         return LocalReplica(start, self)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MOST_TICKS = 6
+SLACK = 1e-9  # by which rounding may put the tick at an end outside
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -28,8 +29,7 @@ class Axis:
     def ticks(self) -> list[float]:
         """Round values within."""
         every = decades(self.low, self.high) if self.is_log else rounds(self.low, self.high)
-        slack = 1e-9 * (self.high - self.low)
-        return [tick for tick in every if self.low - slack <= tick <= self.high + slack]
+        return [tick for tick in every if -SLACK <= self.place(tick) <= 1 + SLACK]
 
     def label(self, tick: float) -> str:
         """Write a tick, whose unit stands in the title.

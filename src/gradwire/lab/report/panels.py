@@ -13,6 +13,8 @@ from gradwire.lab.scores import behind, score_text, score_title, sooner, written
 from gradwire.lab.table import main_columns, other_columns
 from gradwire.terminal.tables import Column
 
+MANY = 100
+
 
 def cards(results: Sequence[Result], styles: Sequence[Style]) -> str:
     """The legend: what each codec is drawn with, and what it came to."""
@@ -86,6 +88,8 @@ def _saving(ratio: float | None) -> tuple[str, str]:
 
     >>> _saving(0.125), _saving(1.5)
     (('8.0&times;', 'fewer bytes'), ('1.5&times;', 'more bytes'))
+    >>> _saving(1 / 3061.2)
+    ('3,061&times;', 'fewer bytes')
     >>> _saving(1.0)
     ('1&times;', 'the bytes of float32')
     """
@@ -94,8 +98,13 @@ def _saving(ratio: float | None) -> tuple[str, str]:
     if abs(ratio - 1) < 0.005:
         return "1&times;", "the bytes of float32"
     if ratio < 1:
-        return f"{1 / ratio:.1f}&times;", "fewer bytes"
-    return f"{ratio:.1f}&times;", "more bytes"
+        return f"{_times(1 / ratio)}&times;", "fewer bytes"
+    return f"{_times(ratio)}&times;", "more bytes"
+
+
+def _times(factor: float) -> str:
+    """With a decimal only where it says something."""
+    return f"{factor:.1f}" if factor < MANY else f"{factor:,.0f}"
 
 
 def table(results: Sequence[Result], styles: Sequence[Style]) -> str:
