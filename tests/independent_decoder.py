@@ -23,6 +23,7 @@ DEFAULTS = {
     "qsgd": {"block": 512, "wire": "packed"},
     "dqsg": {"block": 4096, "wire": "zstd"},
     "ndqsg": {"levels": 3, "ratio": 3, "alpha": 1.0, "block": 512, "wire": "packed"},
+    "eden": {"bits": 2, "block": 1024},
     "global-qsgd": {"block": 512, "wire": "packed", "dither": "linear"},
     "fft": {"bits": 10, "mantissa": 5, "block": 256, "wire": "packed"},
     "topk": {"bits": 2, "block": 4096},
@@ -385,6 +386,63 @@ def read_topk(payload, numel, settings, stream):
     return values
 
 
+# eden
+
+CENTRES = {
+    1: [0.7978845608028654],
+    2: [0.452780034636492, 1.5104176084990954],
+    3: [0.24509417894422167, 0.7560052812058773, 1.3439092785049999, 2.1519457045369873],
+    4: [
+        0.12839502985114701, 0.3880482994902902, 0.6567591185324634, 0.9423404564869614,
+        1.2562311973471772, 1.6180463860218826, 2.0690172265313866, 2.732589570995163,
+    ],
+}  # fmt: skip
+
+
+def read_eden(payload, numel, settings, stream):
+    bits, block, values = settings["bits"], settings["block"], np.zeros(numel, F32)
+    firsts = range(0, numel, block)
+    sizes = [block if numel - p >= block else rotated_size(numel - p) for p in firsts]
+    require(len(payload) == 4 * len(sizes) + sum(sizes) * bits // 8)
+    scales = np.frombuffer(payload[: 4 * len(sizes)], "<f4").astype(F32)
+    start = 4 * len(sizes)
+    for first, size, scale in zip(firsts, sizes, scales, strict=True):
+        stop = start + size * bits // 8
+        code = unpack(payload[start:stop], size, bits)
+        level = np.array(CENTRES[bits], F32)[code & (1 << bits - 1) - 1]
+        y = np.where(code >> bits - 1, -level, level) * (scale * F32(2.0**-24))
+        one, two = rotation_signs(stream, first, size)
+        x = butterflies(butterflies(y, 1) * two, 16) * one * F32(2.0**26 / size)
+        x = np.clip(x, np.finfo(F32).min, np.finfo(F32).max)
+        values[first : first + size] = x[: numel - first] if np.isfinite(scale) else np.nan
+        start = stop
+    return values
+
+
+def rotated_size(numel):
+    return max(512, 1 << (numel - 1).bit_length())
+
+
+def butterflies(y, distance):
+    while distance < len(y):
+        a, b = y.reshape(-1, 2, distance).swapaxes(0, 1)
+        y, distance = np.stack((a + b, a - b), 1).reshape(-1), 2 * distance
+    return y
+
+
+def rotation_signs(stream, first, size):
+    """1 or -1 for each value of a block, for both stages."""
+    own = Stream.__new__(Stream)
+    own.key, (tensor, place, step) = stream.key, stream.counter
+    own.counter = (tensor, place & 0xFF000000, step)
+    base = first // 4096 * 64
+    words = np.concatenate(own.philox(np.arange(base, base + 64, dtype=np.uint64)))
+    tile = first % 4096 // 512
+    words = words.reshape(8, 2, 1, 16)[tile : tile + size // 512].astype(np.int64)
+    bits = words >> np.arange(32).reshape(32, 1) & 1
+    return (1 - 2 * bits).astype(F32).swapaxes(0, 1).reshape(2, size)
+
+
 PAYLOADS = {
     "none": read_floats("<f4"),
     "fp16": read_floats("<f2"),
@@ -392,6 +450,7 @@ PAYLOADS = {
     "qsgd": read_qsgd,
     "dqsg": read_dqsg,
     "ndqsg": read_ndqsg,
+    "eden": read_eden,
     "global-qsgd": read_global_qsgd,
     "fft": read_fft,
     "topk": read_topk,

@@ -18,6 +18,7 @@ from gradwire.kernels import cpu
 from gradwire.kernels.formats.fields import Dither, field_width, num_words
 from gradwire.kernels.formats.layout import MIN_SCALE, num_blocks, packed_nbytes
 from gradwire.kernels.formats.rangefloat import fitted_base, largest_code, num_positive
+from gradwire.kernels.formats.rotation import padded_numel
 from gradwire.kernels.reference.pack import pack_codes
 from gradwire.key import Key
 
@@ -596,3 +597,29 @@ def combine(numel, dtype):
     for rank, count, basis, base in bases(numel):
         coefficients = finite(rank * count, seed=3).view(rank, count)
         yield call(basis, coefficients, base, soiled(count, numel))
+
+
+# Rotations.
+
+ROTATIONS = [(1, 512), (2, 1024), (3, 4096), (4, 2048), (2, 4096), (4, 512), (1, 1024)]
+"""(bits, block)"""
+
+
+@every_float
+def quantize_rotated(numel, dtype):
+    for x in (*vectors(numel, dtype), ties_and_zeros(numel, dtype)):
+        for bits, block in some(ROTATIONS, dtype):
+            codes = soiled(padded_numel(numel, block) // 8 * bits, dtype=torch.uint8)
+            scales = soiled(num_blocks(numel, block))
+            yield call(x, scales, codes, bits=bits, block=block, key=KEY, offset=3 * block)
+
+
+@float32_only
+def dequantize_rotated(numel, dtype):
+    for (bits, block), store in itertools.product(ROTATIONS, STORES):
+        padded = padded_numel(numel, block)
+        for count in (1, 2, 3):
+            codes = [octets(padded, bits, seed) for seed in range(count)]
+            scales = [scales_for(numel, block, seed) for seed in range(1, count + 1)]
+            how = {"bits": bits, "block": block, "key": KEY, "offset": block, **store}
+            yield call(scales, codes, soiled(numel), **how)

@@ -51,6 +51,7 @@ SPLIT = {
     "dqsg": ["scales", "codes"],
     "dqsg:step=1.2": ["head", "scales", "codes"],
     "ndqsg": ["head", "scales", "codes"],
+    "eden": ["scales", "codes"],
     "global-qsgd": ["scales", "codes"],
     "global-qsgd:dither=exponential": ["scales", "codes"],
     "fft": ["head", "coefficients", "gaps"],

@@ -51,7 +51,11 @@ LARGEST = [
     f"topk:density={density},bits={bits},block={block}"
     for density, bits, block in itertools.product((0.01, 0.125), (1, 2), (8, 128, 4096, 65536))
 ]
-SPECS = ["none", "fp16", "bf16", *WIDTHS, *BLOCKS, *SPARSE, *LARGEST]
+ROTATED = [
+    f"eden:bits={bits},block={block}"
+    for bits, block in itertools.product((1, 2, 3, 4), (512, 1024, 4096))
+]
+SPECS = ["none", "fp16", "bf16", *WIDTHS, *BLOCKS, *SPARSE, *LARGEST, *ROTATED]
 REFUSALS = [*GOLDEN, "dqsg:levels=5,wire=elias", "qsgd:levels=100", "ndqsg:levels=127"]
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gradwire.codecs.cast import Cast as Cast
     from gradwire.codecs.cast import Identity as Identity
     from gradwire.codecs.dqsg import DQSG as DQSG
+    from gradwire.codecs.eden import EDEN as EDEN
     from gradwire.codecs.fft import FFTSparse as FFTSparse
     from gradwire.codecs.fft.drop import drop_with_rate as drop_with_rate
     from gradwire.codecs.global_qsgd import GlobalQSGD as GlobalQSGD
@@ -46,6 +47,7 @@ _HOMES = {
     "Cast": "codecs.cast",
     "Identity": "codecs.cast",
     "DQSG": "codecs.dqsg",
+    "EDEN": "codecs.eden",
     "FFTSparse": "codecs.fft",
     "drop_with_rate": "codecs.fft.drop",
     "GlobalQSGD": "codecs.global_qsgd",

@@ -10,6 +10,7 @@ from functools import partial
 from gradwire.codec import Codec
 from gradwire.codecs.cast import Cast, Identity
 from gradwire.codecs.dqsg import DQSG
+from gradwire.codecs.eden import EDEN
 from gradwire.codecs.fft import FFTSparse
 from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.gradiveq import GradiVeQ
@@ -69,6 +70,11 @@ REGISTRY: dict[str, Entry] = {
             "ndqsg:levels=7,ratio=5,alpha=0.9,nested_fraction=0.7,block=64",
             "ndqsg:levels=5,block=none",
         ),
+    ),
+    "eden": Entry(
+        EDEN,
+        "a random rotation, and the best levels for what that makes (Vargaftik et al. 2022)",
+        ("eden", "eden:bits=1,block=512", "eden:bits=3,block=4096", "eden:bits=4"),
     ),
     "global-qsgd": Entry(
         GlobalQSGD,

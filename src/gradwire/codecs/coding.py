@@ -90,7 +90,7 @@ class Coding:
             codes = decompress(payload[num_scales:], packed_nbytes(numel, self.width))
         else:
             scales, codes = self._from_elias(payload, numel, num_scales)
-        return _as_float(scales), codes
+        return as_float(scales), codes
 
     def anatomy(self, payload: Tensor, numel: int, **before: int) -> dict[str, int]:
         """The bytes of each part, in their order, after what comes `before`."""
@@ -139,7 +139,7 @@ def _check_least(payload: Tensor, least: int) -> None:
         raise ValueError(f"the payload has {payload.numel()} bytes, expected {least} or more.")
 
 
-def _as_float(scales: Tensor) -> Tensor:
+def as_float(scales: Tensor) -> Tensor:
     """Bytes as float32, copied where the message has them at an odd address."""
     if scales.storage_offset() % 4 or scales.data_ptr() % 4:
         scales = scales.clone()

@@ -23,6 +23,7 @@ from gradwire.kernels.cpu.nested import add_nested, quantize_nested
 from gradwire.kernels.cpu.philox import philox
 from gradwire.kernels.cpu.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.cpu.rangefloat import range_float_decode, range_float_encode
+from gradwire.kernels.cpu.rotated import dequantize_rotated, quantize_rotated
 from gradwire.kernels.cpu.scales import block_scales
 from gradwire.kernels.cpu.sparse import (
     compact,
@@ -56,6 +57,7 @@ __all__ = [
     "dequantize_dithered",
     "dequantize_fields",
     "dequantize_mean",
+    "dequantize_rotated",
     "dequantize_sum",
     "elias_decode",
     "elias_encode",
@@ -78,6 +80,7 @@ __all__ = [
     "quantize_dithered",
     "quantize_fields",
     "quantize_nested",
+    "quantize_rotated",
     "range_float_decode",
     "range_float_encode",
     "transform",

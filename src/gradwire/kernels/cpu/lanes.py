@@ -46,7 +46,7 @@ class _Row:
 _Complex = tuple[_Row, _Row]
 
 
-class _Memory:
+class Memory:
     """Loads and stores at an address, `at` rows or numbers further on."""
 
     def __init__(self, builder: Any, address: Any) -> None:
@@ -78,8 +78,8 @@ class _Memory:
     def index(self, at: int) -> Any:
         return self.builder.load(self._pointer(8 * at, _I64), align=8)
 
-    def further(self, nbytes: Any) -> _Memory:
-        return _Memory(self.builder, self.builder.add(self.address, nbytes))
+    def further(self, nbytes: Any) -> Memory:
+        return Memory(self.builder, self.builder.add(self.address, nbytes))
 
 
 def _broadcast(builder: Any, number: Any) -> _Row:
@@ -89,18 +89,19 @@ def _broadcast(builder: Any, number: Any) -> _Row:
     return _Row(builder, builder.shuffle_vector(first, unset, lanes))
 
 
-def _step(count: int) -> Callable[[Callable[..., None]], Any]:
+def step(count: int) -> Callable[[Callable[..., None]], Any]:
     """Make a function for Numba of `count` addresses of one that emits what it does."""
 
     def wrapped(emit: Callable[..., None]) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            emit(*(_Memory(builder, address) for address in arguments))
+            emit(*(Memory(builder, address) for address in arguments))
             return context.get_dummy_value()
 
         def typed() -> Any:
             return types.void(*[types.int64] * count), codegen
 
         typers: dict[int, Callable[..., Any]] = {  # Numba wants the arguments by name
+            1: lambda typingctx, a: typed(),
             2: lambda typingctx, a, b: typed(),
             3: lambda typingctx, a, b, c: typed(),
             4: lambda typingctx, a, b, c, d: typed(),
@@ -111,22 +112,22 @@ def _step(count: int) -> Callable[[Callable[..., None]], Any]:
     return wrapped
 
 
-@_step(2)
-def plain_two(a: _Memory, b: _Memory) -> None:
+@step(2)
+def plain_two(a: Memory, b: Memory) -> None:
     """(a + b, a - b)."""
     (ar, ai), (br, bi) = a.complex(), b.complex()
     a.put_complex((ar + br, ai + bi))
     b.put_complex((ar - br, ai - bi))
 
 
-@_step(4)
-def plain_four(a: _Memory, b: _Memory, c: _Memory, d: _Memory) -> None:
+@step(4)
+def plain_four(a: Memory, b: Memory, c: Memory, d: Memory) -> None:
     """A butterfly of four."""
     _put_four([a, b, c, d], [place.complex() for place in (a, b, c, d)])
 
 
-@_step(5)
-def four(a: _Memory, b: _Memory, c: _Memory, d: _Memory, angles: _Memory) -> None:
+@step(5)
+def four(a: Memory, b: Memory, c: Memory, d: Memory, angles: Memory) -> None:
     """The same, after b, c and d are turned by two, one and three angles."""
     turned = [a.complex()]
     for place, times in ((b, 2), (c, 1), (d, 3)):
@@ -136,7 +137,7 @@ def four(a: _Memory, b: _Memory, c: _Memory, d: _Memory, angles: _Memory) -> Non
     _put_four([a, b, c, d], turned)
 
 
-def _put_four(places: list[_Memory], numbers: list[_Complex]) -> None:
+def _put_four(places: list[Memory], numbers: list[_Complex]) -> None:
     (ar, ai), (br, bi), (cr, ci), (dr, di) = numbers
     sr, si, tr, ti = ar + br, ai + bi, cr + dr, ci + di
     pr, pi, qr, qi = ar - br, ai - bi, cr - dr, ci - di
@@ -145,7 +146,7 @@ def _put_four(places: list[_Memory], numbers: list[_Complex]) -> None:
         place.put_complex(result)
 
 
-def _split(a: _Complex, b: _Complex, angle: _Memory) -> tuple[_Complex, _Complex]:
+def _split(a: _Complex, b: _Complex, angle: Memory) -> tuple[_Complex, _Complex]:
     (ar, ai), (br, bi) = a, b
     cos, sin = angle.scalar(0), angle.scalar(1)
     er, ei, dr, di = ar + br, ai - bi, ar - br, ai + bi
@@ -153,7 +154,7 @@ def _split(a: _Complex, b: _Complex, angle: _Memory) -> tuple[_Complex, _Complex
     return (er + tr, ei - ti), (er - tr, -ei - ti)
 
 
-def _join(a: _Complex, b: _Complex, angle: _Memory) -> tuple[_Complex, _Complex]:
+def _join(a: _Complex, b: _Complex, angle: Memory) -> tuple[_Complex, _Complex]:
     """Real and imaginary parts come out exchanged: the transform that follows is then back."""
     (ar, ai), (br, bi) = a, b
     cos, sin = angle.scalar(0), angle.scalar(1)
@@ -162,57 +163,57 @@ def _join(a: _Complex, b: _Complex, angle: _Memory) -> tuple[_Complex, _Complex]
     return (ei + ti, er - tr), (ti - ei, er + tr)
 
 
-def _turned(number: _Complex, turn: _Memory) -> _Complex:
+def _turned(number: _Complex, turn: Memory) -> _Complex:
     (re, im), cos, sin = number, turn.scalar(0), turn.scalar(1)
     return re * cos + im * sin, re * sin - im * cos
 
 
-def _scaled(number: _Complex, scale: _Memory) -> _Complex:
+def _scaled(number: _Complex, scale: Memory) -> _Complex:
     return number[0] * scale.scalar(), number[1] * scale.scalar()
 
 
-@_step(4)
-def ends(both: _Memory, total: _Memory, difference: _Memory, scale: _Memory) -> None:
+@step(4)
+def ends(both: Memory, total: Memory, difference: Memory, scale: Memory) -> None:
     """The sum and the difference of two rows, which are the first and the last bin."""
     one, two = both.complex()
     total.put((one + two) * scale.scalar())
     difference.put((one - two) * scale.scalar())
 
 
-@_step(4)
-def split_fft(a: _Memory, b: _Memory, angle: _Memory, scale: _Memory) -> None:
+@step(4)
+def split_fft(a: Memory, b: Memory, angle: Memory, scale: Memory) -> None:
     """Bins k and B/2 - k of the real transform from those of the complex one."""
     one, two = _split(a.complex(), b.complex(), angle)
     a.put_complex(_scaled(one, scale))
     b.put_complex(_scaled(two, scale))
 
 
-@_step(4)
-def join_fft(a: _Memory, b: _Memory, angle: _Memory, scale: _Memory) -> None:
+@step(4)
+def join_fft(a: Memory, b: Memory, angle: Memory, scale: Memory) -> None:
     """And back."""
     one, two = _join(_scaled(a.complex(), scale), _scaled(b.complex(), scale), angle)
     a.put_complex(one)
     b.put_complex(two)
 
 
-@_step(5)
-def split_dct(a: _Memory, b: _Memory, angle: _Memory, turn: _Memory, other: _Memory) -> None:
+@step(5)
+def split_dct(a: Memory, b: Memory, angle: Memory, turn: Memory, other: Memory) -> None:
     """As `split_fft`, and turned by a quarter sample."""
     one, two = _split(a.complex(), b.complex(), angle)
     a.put_complex(_turned(one, turn))
     b.put_complex(_turned(two, other))
 
 
-@_step(5)
-def join_dct(a: _Memory, b: _Memory, angle: _Memory, turn: _Memory, other: _Memory) -> None:
+@step(5)
+def join_dct(a: Memory, b: Memory, angle: Memory, turn: Memory, other: Memory) -> None:
     """And back."""
     one, two = _join(_turned(a.complex(), turn), _turned(b.complex(), other), angle)
     a.put_complex(one)
     b.put_complex(two)
 
 
-@_step(4)
-def load_rows(source: _Memory, stride: _Memory, rows: _Memory, places: _Memory) -> None:
+@step(4)
+def load_rows(source: Memory, stride: Memory, rows: Memory, places: Memory) -> None:
     """Eight values of each of eight blocks, `stride` bytes apart, to the rows at these places."""
     columns = [source]
     for _ in range(LANES - 1):
@@ -221,9 +222,9 @@ def load_rows(source: _Memory, stride: _Memory, rows: _Memory, places: _Memory) 
         rows.further(places.index(at)).put(row)
 
 
-@_step(5)
+@step(5)
 def store_rows(
-    rows: _Memory, places: _Memory, target: _Memory, stride: _Memory, weight: _Memory
+    rows: Memory, places: Memory, target: Memory, stride: Memory, weight: Memory
 ) -> None:
     """And back, times a weight; all NaN become one."""
     factor = weight.scalar()
@@ -232,10 +233,8 @@ def store_rows(
         target = target.further(stride.address)
 
 
-@_step(5)
-def add_rows(
-    rows: _Memory, places: _Memory, target: _Memory, stride: _Memory, weight: _Memory
-) -> None:
+@step(5)
+def add_rows(rows: Memory, places: Memory, target: Memory, stride: Memory, weight: Memory) -> None:
     """As `store_rows`, added to what is there."""
     factor = weight.scalar()
     for row in _transposed([rows.further(places.index(at)).row() for at in range(LANES)]):

@@ -18,7 +18,7 @@ _TINY, _HUGE = np.float32(MIN_SCALE), np.float32(MAX_SCALE)
 
 
 @jit
-def _max_bits(tile):  # type: ignore[no-untyped-def]
+def max_bits(tile):  # type: ignore[no-untyped-def]
     """The largest magnitude, as bits: inf and NaN come out on top."""
     bits = tile.view(np.int32)
     top = np.int32(0)
@@ -60,7 +60,7 @@ def scales_in_tile(tile, count, block, l2, scales, squares):  # type: ignore[no-
     for b in range(-(-count // block)):
         part = tile[b * block : (b + 1) * block]
         square = sum_of_squares(part, squares) if l2 else 0.0
-        scales[b] = _scale(_max_bits(part), l2, square)
+        scales[b] = _scale(max_bits(part), l2, square)
 
 
 @jit
@@ -75,7 +75,7 @@ def scale_of_tiles(x, start, stop, l2, tile):  # type: ignore[no-untyped-def]
     for t in range(-(-(stop - start) // TILE)):
         at = start + t * TILE
         widen(x, at, min(at + TILE, stop), tile)
-        top = max(top, _max_bits(tile))
+        top = max(top, max_bits(tile))
         if l2:
             sums[t] = sum_of_squares(tile, squares)
     return _scale(top, l2, tree_sum(sums, size) if l2 else 0.0)

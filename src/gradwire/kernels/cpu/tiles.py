@@ -64,7 +64,7 @@ def _widen_for(x, start, stop, tile):  # type: ignore[no-untyped-def]
 
 
 def load_tile(x: Any, start: int, stop: int, room: Any) -> Any:
-    """x[start:stop] as a tile of float32: in place if that is what it is, else in `room`."""
+    """x[start:stop] as float32, as long as `room`: in place if it is all that, else in `room`."""
 
 
 @overload(load_tile)
@@ -72,7 +72,7 @@ def _load_tile_for(x, start, stop, room):  # type: ignore[no-untyped-def]
     if x.dtype == types.float32:
 
         def load(x, start, stop, room):  # type: ignore[no-untyped-def]
-            if stop - start == TILE:
+            if stop - start == len(room):
                 return x[start:stop]
             widen(x, start, stop, room)
             return room

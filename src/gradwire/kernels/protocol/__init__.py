@@ -17,6 +17,7 @@ from gradwire.kernels.protocol.nested import Nested
 from gradwire.kernels.protocol.philox import Philox
 from gradwire.kernels.protocol.quantize import Quantize
 from gradwire.kernels.protocol.rangefloat import RangeFloat
+from gradwire.kernels.protocol.rotated import Rotated
 from gradwire.kernels.protocol.scales import Scales
 from gradwire.kernels.protocol.sparse import Sparse
 from gradwire.kernels.protocol.subspace import Subspace
@@ -27,7 +28,7 @@ from gradwire.kernels.protocol.transforms import Transforms
 
 class Kernels(
     Philox, Scales, Quantize, Dithered, Nested, Exponential, Fields, Sums, Floats, RangeFloat,
-    Elias, Sparse, TopK, Levels, Subspace, Transforms, Protocol,
+    Elias, Sparse, TopK, Levels, Subspace, Transforms, Rotated, Protocol,
 ):  # fmt: skip
     """Every kernel; a backend is a module with these functions.
 

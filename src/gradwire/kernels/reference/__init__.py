@@ -14,6 +14,7 @@ from gradwire.kernels.reference.nested import add_nested, quantize_nested
 from gradwire.kernels.reference.philox import philox
 from gradwire.kernels.reference.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.reference.rangefloat import range_float_decode, range_float_encode
+from gradwire.kernels.reference.rotated import dequantize_rotated, quantize_rotated
 from gradwire.kernels.reference.scales import block_scales
 from gradwire.kernels.reference.sparse import (
     compact,
@@ -47,6 +48,7 @@ __all__ = [
     "dequantize_dithered",
     "dequantize_fields",
     "dequantize_mean",
+    "dequantize_rotated",
     "dequantize_sum",
     "elias_decode",
     "elias_encode",
@@ -69,6 +71,7 @@ __all__ = [
     "quantize_dithered",
     "quantize_fields",
     "quantize_nested",
+    "quantize_rotated",
     "range_float_decode",
     "range_float_encode",
     "transform",
