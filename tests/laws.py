@@ -8,12 +8,13 @@ from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Adder, Codec
 from gradwire.codecs import REGISTRY
 from gradwire.codecs.gradiveq import GradiVeQ
+from gradwire.codecs.powersgd import PowerSGD
 from gradwire.collectives.parts import Part
 from gradwire.reduction.reducer import Reducer
 from gradwire.transport.executor import Inline
 
 EXAMPLES = [spec for entry in REGISTRY.values() for spec in entry.examples]
-LEARNING = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), GradiVeQ)]
+LEARNING = [spec for spec in EXAMPLES if isinstance(gw.parse(spec), GradiVeQ | PowerSGD)]
 MESSAGES = [spec for spec in EXAMPLES if spec not in LEARNING]
 """What a message can be of: it has nothing before it to learn from."""
 TWO_OF_EACH = [spec for entry in REGISTRY.values() for spec in entry.examples[:2]]

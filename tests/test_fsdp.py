@@ -267,7 +267,7 @@ def attach_wrongly(rank):
         gw.attach(shard(mesh), gw.QSGD())
     with pytest.raises(ValueError, match="`within` goes with `replicas`"):
         gw.attach(module, gw.QSGD(), within=gw.QSGD())
-    for adaptive in (gw.GradiVeQ(), gw.NDQSG()):
+    for adaptive in (gw.GradiVeQ(), gw.NDQSG(), gw.PowerSGD()):
         with pytest.raises(
             TypeError, match=r"use it under DistributedData.* without memory, `DQSG`"
         ):

@@ -32,6 +32,7 @@ NUMBA = {
     "intrinsics",
     "lanes",
     "rotation",
+    "skinny",
     "threads",
 }
 """Files that only Numba needs."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gradwire.codecs.global_qsgd import GlobalQSGD as GlobalQSGD
     from gradwire.codecs.gradiveq import GradiVeQ as GradiVeQ
     from gradwire.codecs.ndqsg import NDQSG as NDQSG
+    from gradwire.codecs.powersgd import PowerSGD as PowerSGD
     from gradwire.codecs.qsgd import QSGD as QSGD
     from gradwire.codecs.topk import TopK as TopK
     from gradwire.collectives import simulate as simulate
@@ -53,6 +54,7 @@ _HOMES = {
     "GlobalQSGD": "codecs.global_qsgd",
     "GradiVeQ": "codecs.gradiveq",
     "NDQSG": "codecs.ndqsg",
+    "PowerSGD": "codecs.powersgd",
     "QSGD": "codecs.qsgd",
     "TopK": "codecs.topk",
     "simulate": "collectives",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from gradwire.key import Key
 
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NOTHING = torch.empty(0)
-Seen = tuple[float, ...]  # what decoding a mean has shown beside it, for codecs that learn
+Seen = tuple[Any, ...]  # what a mean has shown beside it, for codecs that learn: mostly numbers
 
 
 class Codec(ABC):

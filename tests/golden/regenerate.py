@@ -18,6 +18,7 @@ from torch import Tensor
 import gradwire as gw
 from gradwire.codecs import REGISTRY
 from gradwire.codecs.gradiveq import GradiVeQ
+from gradwire.codecs.powersgd import PowerSGD
 
 PATH = Path(__file__).with_name("messages.json")
 KEY = gw.Key(seed=2**40 + 3, step=7, tensor=5, rank=1, hop=1)
@@ -42,7 +43,7 @@ def golden(spec: str) -> dict[str, str]:
 
 def main() -> None:
     examples = [spec for entry in REGISTRY.values() for spec in entry.examples]
-    alone = [spec for spec in examples if not isinstance(gw.parse(spec), GradiVeQ)]
+    alone = [spec for spec in examples if not isinstance(gw.parse(spec), GradiVeQ | PowerSGD)]
     messages = {spec: golden(spec) for spec in alone}
     PATH.write_text(json.dumps(messages, indent=1) + "\n")
 

@@ -50,10 +50,14 @@ CODECS = [
     "fft:domain=time",
     "topk",
     "gradiveq",
+    "powersgd",
 ]
-LEARNS_NOTHING = (
-    "gradiveq learns nothing from noise: it is timed with random axes, an eighth as many as values."
-)
+NOTES = {
+    "gradiveq": "gradiveq learns nothing from noise: it is timed with random axes, an eighth as "
+    "many as values.",
+    "powersgd": "powersgd takes the vector for a matrix, as square as it can be; noise has no "
+    "low rank.",
+}
 
 
 class Dtype(str, Enum):
@@ -132,8 +136,9 @@ def table(rows: Sequence[Row]) -> Group:
         "decode adds to its target. eager: 4-bit QSGD in eager torch, encode "
         f"{first.eager_gvps:.3f} Gv/s."
     )
-    if any(row.codec.startswith("gradiveq") for row in rows):
-        caption += f" {LEARNS_NOTHING}"
+    for name, note in NOTES.items():
+        if any(row.codec.startswith(name) for row in rows):
+            caption += f" {note}"
     shown = Stacked(rows, lambda row: row.codec, [_speeds(), _costs()])
     return Group(shown, "", Text(caption, style="italic dim"))
 

@@ -15,6 +15,7 @@ from gradwire.codecs.fft import FFTSparse
 from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.gradiveq import GradiVeQ
 from gradwire.codecs.ndqsg import NDQSG
+from gradwire.codecs.powersgd import PowerSGD
 from gradwire.codecs.qsgd import QSGD
 from gradwire.codecs.settings import SpelledCodec
 from gradwire.codecs.spelling import read_settings
@@ -120,6 +121,15 @@ REGISTRY: dict[str, Entry] = {
             "gradiveq",
             "gradiveq:slice=2048,energy=0.9,inner=fp16",
             "gradiveq:inner=global-qsgd:bits=8;block=64",
+        ),
+    ),
+    "powersgd": Entry(
+        PowerSGD,
+        "matrices by two thin factors, from a power iteration (Vogels et al. 2019)",
+        (
+            "powersgd",
+            "powersgd:rank=1,inner=fp16",
+            "powersgd:rank=6,inner=global-qsgd:bits=8;block=64",
         ),
     ),
 }

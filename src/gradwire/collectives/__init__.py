@@ -5,6 +5,7 @@
 - `two_shot` sends payloads to the owners of shards, who decode, average and encode again for all.
 - `code_reduce` is a `two_shot` whose owners add codes: for a `SummableCodec` and no other.
 - `image_reduce` is a `code_reduce` of images: for an `AffineCodec` and no other.
+- `low_rank` is two of them, one of each factor of a matrix: for PowerSGD's steps and no others.
 
 Each is a `Collective`, with a `simulate` that says in one process what the mean is. Beside these,
 `reduce_scatter` is the first shot of a `two_shot` alone: owners keep the means of their shards. And

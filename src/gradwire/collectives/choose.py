@@ -14,10 +14,13 @@ from gradwire.collectives.all_reduce import AllReduce
 from gradwire.collectives.code_reduce import CodeReduce
 from gradwire.collectives.collective import Collective
 from gradwire.collectives.image_reduce import ImageReduce
+from gradwire.collectives.low_rank import LowRankReduce
 from gradwire.collectives.two_shot import TwoShot
 from gradwire.key import Key
 
-_ALL: tuple[Collective, ...] = (AllReduce(), AllGather(), TwoShot(), CodeReduce(), ImageReduce())
+_ALL: tuple[Collective, ...] = (
+    AllReduce(), AllGather(), TwoShot(), CodeReduce(), ImageReduce(), LowRankReduce(),
+)  # fmt: skip
 COLLECTIVES = {collective.name: collective for collective in _ALL}
 
 

@@ -76,14 +76,14 @@ def combined(codec: SummableCodec, vectors: Sequence[Tensor]) -> Tensor:
     return rows.amax(0) if codec.statistics_op == "max" else add_in_order(rows)
 
 
-def simulate_sum(adder: Adder, vectors: Sequence[Tensor], key: Key) -> Tensor:
+def simulate_sum(adder: Adder, vectors: Sequence[Tensor], key: Key, offset: int = 0) -> Tensor:
     """The mean of `vectors`, one of each rank in order, whose codes are added."""
     numel, key = vectors[0].numel(), key.of(rank=0)
     codes = torch.empty(len(vectors), adder.code_nbytes(numel), dtype=torch.uint8)
     for rank, (vector, code) in enumerate(zip(vectors, codes, strict=True)):
-        adder.encode(vector, code, key.of(rank=rank))
+        adder.encode(vector, code, key.of(rank=rank), offset)
     total = torch.empty(adder.total_nbytes(numel), dtype=torch.uint8)
-    adder.add(codes, total, numel, key)
+    adder.add(codes, total, numel, key, offset)
     mean = torch.empty(numel, dtype=torch.float32)
-    adder.decode(total, mean, key)
+    adder.decode(total, mean, key, offset)
     return mean

@@ -17,6 +17,8 @@ from gradwire.adaptive import AdaptiveCodec, FittedCodec
 from gradwire.codec import Adder, Codec, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Identity
+from gradwire.codecs.powersgd import PowerSGD
+from gradwire.codecs.powersgd.low_rank import LowRank
 from gradwire.collectives.choose import choose
 from gradwire.collectives.framing import aligned
 from gradwire.planner.layout import Ready, chunks, cut
@@ -71,11 +73,10 @@ class Messages:
         if self.collective == "all_reduce":
             return 0.0, ring_nbytes(4 * numel, n) / numel, 0.0
         if isinstance(self.codec, FittedCodec):
-            return (
-                0.0,
-                (n - 1) / n * 4 / IMAGE * (n if n == 2 else 1),
-                (0.0 if n == 2 else (n - 1) / n * 4 / IMAGE),
-            )
+            return (0.0, *_added(4 / IMAGE, n))
+        if isinstance(self.codec, PowerSGD):
+            first, second = (_added(nbytes / numel, n) for nbytes in self._factors(numel))
+            return (sum(first), *second)
         if self.collective == "all_gather":
             return 0.0, (n - 1) * self._payload(numel) / numel, 0.0
         share = (n - 1) / n
@@ -87,6 +88,13 @@ class Messages:
         if n == 2:
             return ask, code, 0.0
         return ask, share * code, share * self._adder.total_nbytes(numel) / numel
+
+    def _factors(self, numel: int) -> list[int]:
+        """Bytes of both factors of a square matrix."""
+        assert isinstance(self.codec, PowerSGD)
+        low, *_ = self.codec.examples(numel)
+        assert isinstance(low, LowRank)
+        return [low.inner.adder(self.workers).code_nbytes(size) for size in low.sizes]
 
     def step_nbytes(self, buckets: Sequence[Ready], rank: int = 0) -> int:
         """All that worker `rank` sends in a step."""
@@ -146,3 +154,9 @@ class Messages:
     def _told(self, count: int) -> int:
         """Sizes of payloads, as 64-bit integers, from which nothing can be foretold."""
         return 0 if self.codec.fixed_size else 8 * count
+
+
+def _added(nbytes: float, workers: int) -> tuple[float, float]:
+    """What a worker sends of codes that owners add, and of their totals."""
+    share = (workers - 1) / workers * nbytes
+    return (nbytes, 0.0) if workers == 2 else (share, share)

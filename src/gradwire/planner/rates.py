@@ -18,6 +18,7 @@ import torch
 from gradwire.adaptive import AdaptiveCodec, FittedCodec
 from gradwire.codec import Codec, SummableCodec
 from gradwire.codecs import parse
+from gradwire.codecs.powersgd import PowerSGD
 from gradwire.key import Key
 from gradwire.planner.messages import Messages
 from gradwire.planner.work import Work
@@ -134,11 +135,14 @@ def work_of(rates: Rates, workers: int, job_s: float = JOB_S) -> Work:
         adding = rates.add * (n if n == 2 else 1)
         middle_s, last_s = (0.0, adding + last_s) if n == 2 else (adding, last_s)
     codec = messages.codec
+    ask_s, first_s = rates.statistics, rates.encode
+    if isinstance(codec, PowerSGD):  # one factor after the other
+        ask_s = first_s = rates.encode / 2
     return Work(
         rates.codec, messages.collective,
-        ask_s=rates.statistics, first_s=rates.encode, middle_s=middle_s, last_s=last_s,
+        ask_s=ask_s, first_s=first_s, middle_s=middle_s, last_s=last_s,
         job_s=job_s, ask_bytes=ask_bytes, first_bytes=first_bytes, middle_bytes=middle_bytes,
-        announces=not codec.fixed_size, in_turn=isinstance(codec, FittedCodec),
+        announces=not codec.fixed_size, in_turn=isinstance(codec, FittedCodec | PowerSGD),
         whole=messages.grain is None, nmse=rates.nmse,
     )  # fmt: skip
 

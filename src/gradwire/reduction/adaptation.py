@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradwire.adaptive import AdaptiveCodec, FittedCodec, Layout, State
-from gradwire.codec import Seen
+from gradwire.codec import Codec, Seen
 from gradwire.collectives.choose import COLLECTIVES
 from gradwire.collectives.collective import Collective, Sighting
 from gradwire.collectives.parts import Part, Slice
@@ -66,9 +66,7 @@ class Adaptation:
         by_collective: dict[Collective, list[Slice]] = {}
         for piece in pieces:
             adapted = replace(piece, part=self._adapted(piece.part))
-            name = adapted.codec.collective
-            collective = self._collective if name is None else COLLECTIVES[name]
-            by_collective.setdefault(collective, []).append(adapted)
+            by_collective.setdefault(self._way_of(adapted.codec), []).append(adapted)
         sightings = [
             sighting
             for collective in sorted(by_collective, key=lambda each: each.name)
@@ -79,6 +77,14 @@ class Adaptation:
             self._learn(parts, sightings)
             self._fit(self.codec, link, parts)
         return sightings
+
+    def first(self, layout: Layout) -> tuple[Codec, Collective]:
+        """What encodes the first step of a parameter, and how it travels."""
+        codec = self.codec.codec_for(self.codec.start(), layout)
+        return codec, self._way_of(codec)
+
+    def _way_of(self, codec: Codec) -> Collective:
+        return self._collective if codec.collective is None else COLLECTIVES[codec.collective]
 
     def finish(self, parts: Sequence[Part], sightings: Sequence[Sighting]) -> None:
         """Learn from the means of a bucket, and from what was seen, once all its jobs are done."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradwire.adaptive import Layout
 from gradwire.codec import FLOAT_DTYPES
 from gradwire.reduction.parameters import Parameter
 from gradwire.reduction.reducer import Reducer
@@ -82,10 +83,10 @@ def _row(reducer: Reducer, parameter: Parameter) -> Row:
     if route is None:
         codec = f"raw{_why(reducer, parameter)}"
         return Row(parameter.name, numel, codec, "all_reduce", 8.0 * value.element_size())
-    bits = 8 * route.max_nbytes(numel) / numel
-    return Row(
-        parameter.name, numel, str(route.codec), route.collective.name, bits, route.has_fixed_size
-    )
+    layout = Layout.of(value)
+    _, collective = route.first(layout)
+    bits = 8 * route.max_nbytes(layout) / numel
+    return Row(parameter.name, numel, str(route.codec), collective.name, bits, route.has_fixed_size)
 
 
 def _why(reducer: Reducer, parameter: Parameter) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradwire import collectives
-from gradwire.adaptive import AdaptiveCodec
+from gradwire.adaptive import AdaptiveCodec, Layout
 from gradwire.codec import Codec
 from gradwire.collectives import Collective
 from gradwire.collectives.collective import Sighting
@@ -57,9 +58,16 @@ class Route:
         by = self.collective if self.adaptation is None else self.adaptation
         return by.reduce(link, pieces, key)
 
-    def max_nbytes(self, numel: int) -> int:
-        """The most bytes that a worker's message of `numel` values takes."""
-        return self.collective.message_nbytes(_first(self.codec, numel), numel, self.world)
+    def first(self, layout: Layout) -> tuple[Codec, Collective]:
+        """What encodes the first step of a parameter, and how it travels."""
+        if self.adaptation is not None:
+            return self.adaptation.first(layout)
+        return self.codec, self.collective
+
+    def max_nbytes(self, layout: Layout) -> int:
+        """The most bytes that a worker's message of a parameter takes, going by its first step."""
+        codec, collective = self.first(layout)
+        return collective.message_nbytes(codec, math.prod(layout.shape), self.world)
 
     @property
     def has_fixed_size(self) -> bool:
@@ -67,9 +75,9 @@ class Route:
         return self.codec.fixed_size and self.adaptation is None
 
 
-def _first(codec: Codec, numel: int = 1) -> Codec:
+def _first(codec: Codec) -> Codec:
     """What encodes the first step."""
-    return codec.first(numel) if isinstance(codec, AdaptiveCodec) else codec
+    return codec.first(1) if isinstance(codec, AdaptiveCodec) else codec
 
 
 def _check_feedback(codec: Codec, collective: Collective) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from gradwire.adapters.fsdp.gatherer import Gatherer
 from gradwire.adapters.fsdp.scatterer import Scatterer, is_coded
 from gradwire.adapters.fsdp.units import Unit
+from gradwire.adaptive import Layout
 from gradwire.codec import FLOAT_DTYPES, Codec
 from gradwire.codecs.cast import Identity
 from gradwire.reduction.plan import Plan, Row
@@ -64,7 +65,7 @@ def _row_between(unit: Unit, reducer: Reducer) -> Row:
     route = reducer.route_for(unit.stream(reducer.link.size) + unit.shard, unit.own)
     if route is None:
         return _raw(unit, "all_reduce", unit.own, reducer.codec)
-    bits = 8 * route.max_nbytes(numel) / numel
+    bits = 8 * route.max_nbytes(Layout.flat(numel)) / numel
     name = str(route.codec)
     return Row(unit.label, numel, name, route.collective.name, bits, route.has_fixed_size)
 

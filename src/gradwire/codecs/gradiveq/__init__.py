@@ -44,12 +44,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.adaptive import AdaptiveCodec, FittedCodec, Layout, State
+from gradwire.adaptive import FittedCodec, Layout, State
 from gradwire.codec import Codec, Seen, SummableCodec
-from gradwire.codecs.cast import Floats, Identity
+from gradwire.codecs.cast import Floats
 from gradwire.codecs.gradiveq.axes import principal_axes
 from gradwire.codecs.gradiveq.projection import Projection
 from gradwire.codecs.gradiveq.slicing import Slicing
+from gradwire.codecs.inner import inner_codec, spelled_inner
 from gradwire.codecs.settings import SpelledCodec
 from gradwire.kernels.exact import is_finite
 
@@ -118,10 +119,7 @@ class GradiVeQ(FittedCodec[Subspace], SpelledCodec):
                 f"`energy` must be a fraction between 0 and 1, got {self.energy!r}; to lose "
                 "nothing, use `none`."
             )
-        if self.inner is not None:
-            inner = _inner(self.inner)
-            spelt = None if isinstance(inner, Identity) else str(inner).replace(",", ";")
-            object.__setattr__(self, "inner", spelt)
+        object.__setattr__(self, "inner", spelled_inner(self.inner))
 
     def start(self) -> Subspace:
         """Before the first step."""
@@ -135,8 +133,7 @@ class GradiVeQ(FittedCodec[Subspace], SpelledCodec):
 
     def _projection(self, slicing: Slicing, state: Subspace) -> Projection:
         assert state.basis is not None and state.mean is not None
-        inner = Identity() if self.inner is None else _inner(self.inner)
-        return Projection(slicing, state.basis, state.mean, inner)
+        return Projection(slicing, state.basis, state.mean, inner_codec(self.inner))
 
     def share_due(self, state: Subspace) -> float:
         """What a projection loses it owes until the phase that delivers it in equal shares."""
@@ -250,16 +247,3 @@ class GradiVeQ(FittedCodec[Subspace], SpelledCodec):
     def _mean(self, state: Subspace) -> Tensor:
         assert state.total is not None
         return state.total / self._fit_steps
-
-
-def _inner(inner: object) -> SummableCodec:
-    """The codec that `inner` is or spells."""
-    from gradwire.codecs import parse  # it knows this module
-
-    codec = parse(inner.replace(";", ",")) if isinstance(inner, str) else inner
-    if not isinstance(codec, SummableCodec) or isinstance(codec, AdaptiveCodec):
-        raise ValueError(
-            f"`inner` must be a codec whose codes can be added, got {codec!r}; "
-            "`fp16`, `bf16` and `global-qsgd` are."
-        )
-    return codec

@@ -5,8 +5,8 @@ arithmetic goes through intrinsics, since Numba widens uint32 products to 64 bit
 GIL, and `threads.set_num_threads` cuts large ones into spans for a small pool of threads.
 
 Beside the files that every backend has, there are those that only Numba needs: `compiler`,
-`intrinsics` and `lanes` (what LLVM is told in its own terms), `calls` (tensors as arrays) and
-`threads`.
+`intrinsics`, `lanes` and `skinny` (what LLVM is told in its own terms), `calls` (tensors as arrays)
+and `threads`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,13 @@ from gradwire.kernels.cpu.exponential import exp_dequantize, exp_quantize, exp_r
 from gradwire.kernels.cpu.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.cpu.floats import mean_floats
 from gradwire.kernels.cpu.levels import add_levels, fit_levels
+from gradwire.kernels.cpu.low_rank import (
+    add_outer,
+    column_products,
+    orthonormalize,
+    row_products,
+    settle_outer,
+)
 from gradwire.kernels.cpu.nested import add_nested, quantize_nested
 from gradwire.kernels.cpu.philox import philox
 from gradwire.kernels.cpu.quantize import dequantize, dequantize_mean, quantize
@@ -48,8 +55,10 @@ if TYPE_CHECKING:
 __all__ = [
     "add_levels",
     "add_nested",
+    "add_outer",
     "add_packed",
     "block_scales",
+    "column_products",
     "combine",
     "compact",
     "count_bits",
@@ -74,6 +83,7 @@ __all__ = [
     "largest",
     "largest_of_blocks",
     "mean_floats",
+    "orthonormalize",
     "philox",
     "project",
     "quantize",
@@ -83,6 +93,8 @@ __all__ = [
     "quantize_rotated",
     "range_float_decode",
     "range_float_encode",
+    "row_products",
+    "settle_outer",
     "transform",
     "transform_back",
 ]

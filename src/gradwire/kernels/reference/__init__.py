@@ -10,6 +10,13 @@ from gradwire.kernels.reference.exponential import exp_dequantize, exp_quantize,
 from gradwire.kernels.reference.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.reference.floats import mean_floats
 from gradwire.kernels.reference.levels import add_levels, fit_levels
+from gradwire.kernels.reference.low_rank import (
+    add_outer,
+    column_products,
+    orthonormalize,
+    row_products,
+    settle_outer,
+)
 from gradwire.kernels.reference.nested import add_nested, quantize_nested
 from gradwire.kernels.reference.philox import philox
 from gradwire.kernels.reference.quantize import dequantize, dequantize_mean, quantize
@@ -39,8 +46,10 @@ if TYPE_CHECKING:
 __all__ = [
     "add_levels",
     "add_nested",
+    "add_outer",
     "add_packed",
     "block_scales",
+    "column_products",
     "combine",
     "compact",
     "count_bits",
@@ -65,6 +74,7 @@ __all__ = [
     "largest",
     "largest_of_blocks",
     "mean_floats",
+    "orthonormalize",
     "philox",
     "project",
     "quantize",
@@ -74,6 +84,8 @@ __all__ = [
     "quantize_rotated",
     "range_float_decode",
     "range_float_encode",
+    "row_products",
+    "settle_outer",
     "transform",
     "transform_back",
 ]

@@ -18,7 +18,7 @@ def project(
     centred = slices - mean
     total = torch.zeros(len(slices), len(basis))
     for values, weights in zip(centred.T, basis.T, strict=True):
-        total = _fused(values[:, None], weights, total)
+        total = fused(values[:, None], weights, total)
     coefficients.copy_(total.T)
     energies.zero_()
     for part in torch.split(centred.double().square(), TILE, dim=1):
@@ -33,10 +33,10 @@ def project(
 def combine(basis: Tensor, coefficients: Tensor, base: Tensor, out: Tensor) -> None:
     out.copy_(base)
     for vector, weights in zip(basis, coefficients, strict=True):
-        out.copy_(_fused(weights[:, None], vector, out))
+        out.copy_(fused(weights[:, None], vector, out))
 
 
-def _fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+def fused(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """a * b + c rounded once to float32.
 
     In float64 the product is exact. So that the sum may be rounded twice, it is first rounded to

@@ -1,0 +1,163 @@
+"""`low_rank`: one round of a power iteration, whose two factors are each a `code_reduce`.
+
+Workers add the first factors of their matrices, make the sum orthonormal, every one for itself and
+all with the same bits, and add the second factors that belong to it. A matrix plus what is owed of
+it is never stored: it is added up whenever a kernel goes over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.codec import Codec, SummableCodec
+from gradwire.codecs.powersgd.low_rank import LowRank
+from gradwire.collectives.code_reduce import CodeReduce, sum_codes
+from gradwire.collectives.collective import Collective, Sighting
+from gradwire.collectives.feedback import tell
+from gradwire.collectives.parts import Part, Slice
+from gradwire.collectives.sums import Sum, combined, simulate_sum
+from gradwire.kernels.exact import is_finite
+from gradwire.key import Key
+from gradwire.transport.link import Link
+
+
+class LowRankReduce(Collective):
+    """Add the factors of whole matrices. Seen is what the next step starts from."""
+
+    name = "low_rank"
+
+    def check(self, codec: Codec, world: int) -> None:
+        if not isinstance(codec, LowRank):
+            raise TypeError(f"{codec!r} has no factors; leave `collective` out.")
+
+    def message_nbytes(self, codec: Codec, numel: int, world: int) -> int:
+        low = _low(codec)
+        return sum(CodeReduce().message_nbytes(low.inner, size, world) for size in low.sizes)
+
+    def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
+        rounds = _rounds(link, pieces, key)
+        with link.account.timed("encode"):
+            for each in rounds:
+                each.codec.first(each.x, each.extra, each.start, each.p)
+        link.account.message(sum(piece.numel for piece in pieces), 0)
+        sums = sum_codes(link, *_shadows(rounds, 0), key)
+        with link.account.timed("encode"):
+            for each, added in zip(rounds, sums, strict=True):
+                added.decode(each.p.view(-1))
+                kernels.for_device(each.p.device).orthonormalize(each.p)
+                each.codec.second(each.x, each.extra, each.p, each.q)
+        sums = sum_codes(link, *_shadows(rounds, 1), key)
+        with link.account.timed("decode"):
+            return [each.settle(link, added) for each, added in zip(rounds, sums, strict=True)]
+
+    def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:
+        low = _low(codec)
+        matrices, start = [low.matrix(vector.float()) for vector in vectors], low.begin(key)
+        p, q = (torch.empty(len(vectors), low.rank, size) for size in low.shape)
+        for matrix, own in zip(matrices, p, strict=True):
+            low.first(matrix, None, start, own)
+        first = _simulated(low.inner, p, key, 0)
+        kernels.for_device(first.device).orthonormalize(first)
+        for matrix, own in zip(matrices, q, strict=True):
+            low.second(matrix, None, first, own)
+        second, mean = _simulated(low.inner, q, key, low.second_at), torch.empty(low.shape)
+        if low.is_finite(second):
+            low.expand(first, second, mean)
+        else:
+            mean.fill_(torch.nan)
+        return mean.view(-1)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """One matrix on its way: `x`, what is owed of it, and room for both factors."""
+
+    piece: Slice
+    codec: LowRank
+    x: Tensor
+    extra: Tensor | None
+    start: Tensor
+    p: Tensor
+    q: Tensor
+
+    def settle(self, link: Link, added: Sum) -> Sighting:
+        """Store the mean, and update the residual unless the mean is not finite."""
+        mean = link.floats("mean factor", self.q.numel()).view(self.q.shape)
+        added.decode(mean.view(-1))
+        added.subtract(self.q.view(-1).zero_())
+        self.q.neg_()  # what this worker has sent, as others read it
+        if self.piece.part.watch is not None:
+            source = self.x.clone() if self.extra is None else self.x + self.extra
+            tell(self.piece, source.view(-1), self._subtract)
+        if not self.codec.is_finite(mean):
+            self.piece.values.fill_(torch.nan)
+            return self.piece, ()
+        if self.piece.values.dtype == torch.float32:
+            self._store(mean)
+        else:
+            self._store_narrow(link, mean)
+        return self.piece, (self.codec.next_start(self.start, mean),)
+
+    def _subtract(self, out: Tensor) -> None:
+        self.codec.expand(self.p, -self.q, self.codec.matrix(out), accumulate=True)
+
+    def _store(self, mean: Tensor) -> None:
+        if self.extra is None:
+            self.codec.expand(self.p, mean, self.x)
+        else:
+            kernel = kernels.for_device(self.x.device)
+            kernel.settle_outer(self.x, self.extra, self.p, mean, self.q)
+
+    def _store_narrow(self, link: Link, mean: Tensor) -> None:
+        """Float16 may not hold the mean: only what it holds is delivered."""
+        target = link.floats("target", self.piece.numel)
+        self.codec.expand(self.p, mean, self.codec.matrix(target))
+        self.piece.values.copy_(target)
+        if is_finite(self.piece.values):
+            self._store(mean)
+
+
+def _rounds(link: Link, pieces: Sequence[Slice], key: Key) -> list[_Round]:
+    codecs = [_low(piece.codec) for piece in pieces]
+    narrow = [p.numel * (p.values.dtype != torch.float32) for p in pieces]
+    copies = torch.split(link.floats("source", sum(narrow)), narrow)
+    firsts, seconds = ([codec.sizes[i] for codec in codecs] for i in (0, 1))
+    rooms = zip(
+        torch.split(link.floats("first factors", sum(firsts)), firsts),
+        torch.split(link.floats("second factors", sum(seconds)), seconds), strict=True,
+    )  # fmt: skip
+    found = []
+    for piece, codec, copy, (p, q) in zip(pieces, codecs, copies, rooms, strict=True):
+        x = copy.copy_(piece.values) if copy.numel() else piece.values
+        extra = None if piece.residual is None else codec.matrix(piece.residual)
+        start = codec.begin(key.of(tensor=piece.part.tensor))
+        both = p.view(codec.rank, -1), q.view(codec.rank, -1)
+        found.append(_Round(piece, codec, codec.matrix(x), extra, start, *both))
+    return found
+
+
+def _shadows(rounds: Sequence[_Round], which: int) -> tuple[list[Slice], list[Tensor]]:
+    """The first factors of all matrices, or the second ones, as slices of parts, and the values."""
+    factors = [(each.p, each.q)[which].view(-1) for each in rounds]
+    starts = [which * each.codec.second_at for each in rounds]
+    slices = [
+        Slice(Part(values, each.piece.part.tensor, each.codec.inner), at, at + values.numel())
+        for each, values, at in zip(rounds, factors, starts, strict=True)
+    ]
+    return slices, factors
+
+
+def _simulated(inner: SummableCodec, factors: Tensor, key: Key, offset: int) -> Tensor:
+    vectors = list(factors.flatten(1))
+    adder = inner.adder(len(vectors), combined(inner, vectors))
+    return simulate_sum(adder, vectors, key, offset).view(factors.shape[1:])
+
+
+def _low(codec: Codec) -> LowRank:
+    assert isinstance(codec, LowRank)
+    return codec
