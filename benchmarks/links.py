@@ -30,7 +30,7 @@ from links_plot import draw
 
 CODECS = [
     "none", "qsgd:bits=4", "dqsg:bits_per_value=2.0", "global-qsgd:bits=4", "fft", "gradiveq",
-    "auto",
+    "powersgd:rank=4", "auto",
 ]  # fmt: skip
 
 

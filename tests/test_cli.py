@@ -151,6 +151,7 @@ def test_codecs_are_listed():
     assert bits["qsgd"] == pytest.approx(4 + 32 / 512, abs=1e-4)
     assert bits["qsgd:bits=4,wire=zstd"] is None
     assert by_name["gradiveq"]["examples"][0]["bits_per_value"] is None
+    assert by_name["powersgd"]["collectives"] == {"2": "low_rank", "4": "low_rank"}
 
 
 def test_defaults_are_what_they_become():

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 import gradwire as gw
 from gradwire.adaptive import AffineCodec
+from gradwire.codecs.powersgd.low_rank import LowRank
 from gradwire.collectives import COLLECTIVES, choose
 from gradwire.collectives.parts import Part, cut, whole
 from gradwire.reduction.reducer import Reducer
@@ -36,7 +37,8 @@ def carriers(codec):
     options = ["all_gather", "two_shot"]
     options += ["all_reduce"] if is_summed_by_network(codec) else []
     options += ["code_reduce"] if isinstance(codec, gw.SummableCodec) else []
-    return [*options, "image_reduce"] if isinstance(codec, AffineCodec) else options
+    options += ["image_reduce"] if isinstance(codec, AffineCodec) else []
+    return [*options, "low_rank"] if isinstance(codec, LowRank) else options
 
 
 def reduce_all(rank, specs, numels):

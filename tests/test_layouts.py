@@ -27,6 +27,8 @@ def coded(rank, spec, steps, chunk, cap):
         ("bf16", 3),
         ("global-qsgd:norm=l2", 3),
         ("global-qsgd:norm=max-l2,dither=subtractive", 3),
+        ("powersgd", 3),
+        ("powersgd:rank=2,inner=global-qsgd:norm=l2;dither=subtractive", 3),
         (SPEC, 18),  # through all phases
         (f"{SPEC},inner=fp16", 18),
         (f"{SPEC},inner=global-qsgd:norm=l2;dither=exponential", 18),

@@ -190,8 +190,8 @@ class Message:
 def encode(codec: Codec | str, x: Tensor, key: Key = _FIRST_KEY) -> bytes:
     """One message that holds `x`, of any shape, as `codec` has it with the randomness of `key`.
 
-    `codec` may be its spec, such as ``"qsgd:bits=4"``. One that learns, `GradiVeQ`, is refused: a
-    message is on its own, with nothing before it to learn from.
+    `codec` may be its spec, such as ``"qsgd:bits=4"``. One that learns, `GradiVeQ` or
+    `PowerSGD`, is refused: a message is on its own, with nothing before it to learn from.
 
     The same codec, tensor and key give the same bytes on every machine (zstd's may change with
     its release). Header and checksum of a matrix and an everyday codec take 68 bytes.

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from gradwire.codecs.settings import SpelledCodec
 
 _WORLDS = (2, 4)
-_NUMEL = 1_000_000
+_SIDE = 1000
+_NUMEL = _SIDE * _SIDE
 _SUMMED = {
     None: "not summable",
     "owners": "summed by the owners of shards",
@@ -69,10 +70,11 @@ def _adds(codec: Codec) -> str | None:
 
 
 def _first(codec: Codec) -> Codec:
-    """What encodes the first step, of codecs that learn."""
-    from gradwire.adaptive import AdaptiveCodec
+    """What encodes the first step of a matrix, of codecs that learn."""
+    from gradwire.adaptive import AdaptiveCodec, Layout
 
-    return codec.first(_NUMEL) if isinstance(codec, AdaptiveCodec) else codec
+    square = Layout((_SIDE, _SIDE), (_SIDE, 1))
+    return codec.codec_for(codec.start(), square) if isinstance(codec, AdaptiveCodec) else codec
 
 
 def _defaults(codec: SpelledCodec, entry: Entry) -> dict[str, Any]:
