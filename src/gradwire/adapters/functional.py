@@ -37,6 +37,11 @@ def all_reduce(
     feedback: keep `tensor - result` yourself if you want it.
     """
     check_input(tensor)
+    if tensor.device.type != "cpu":
+        raise NotImplementedError(
+            f"gradwire reduces CPU tensors so far, got one on {tensor.device}; move it with "
+            "`.cpu()`."
+        )
     codec = as_codec(codec)
     check_seed(seed)
     if isinstance(codec, AdaptiveCodec) and isinstance(codec.first(1), Floats):

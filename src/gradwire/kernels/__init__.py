@@ -1,10 +1,12 @@
 """The inner loops, with the same names and arguments in every backend.
 
 `protocol` says what each of them does; `reference` is plain torch and the definition of every bit;
-`cpu` is Numba and must give the same bits.
+`cpu` is Numba and `gpu` Triton, and both must give the same bits.
 """
 
 from __future__ import annotations
+
+from typing import cast
 
 import torch
 
@@ -19,6 +21,23 @@ def for_device(device: torch.device) -> Kernels:
         from gradwire.kernels import cpu  # Numba is slow to import and not always needed
 
         return cpu
+    if device.type == "cuda":  # ROCm calls itself so too
+        return _gpu(device)
     raise NotImplementedError(
-        f"gradwire has kernels for CPU tensors, got one on {device}; move it with `.cpu()`."
+        f"gradwire has kernels for CPU and CUDA tensors, got one on {device}; move it with "
+        "`.cpu()`."
     )
+
+
+def _gpu(device: torch.device) -> Kernels:
+    """Triton's; those that it lacks say so when they are asked for."""
+    try:
+        from gradwire.kernels import gpu
+    except ModuleNotFoundError as missing:
+        if missing.name != "triton":
+            raise
+        raise NotImplementedError(
+            f"gradwire's kernels for {device} need Triton, which is not installed: "
+            "`pip install gradwire[gpu]`, or move the tensor with `.cpu()`."
+        ) from missing
+    return cast(Kernels, gpu)

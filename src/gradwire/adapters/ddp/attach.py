@@ -109,7 +109,8 @@ def _check_module(module: DistributedDataParallel) -> None:
     devices = {p.device.type for p in module.parameters()}
     if devices != {"cpu"}:
         raise NotImplementedError(
-            f"gradwire has kernels for CPU tensors, but the module is on {sorted(devices)}."
+            f"gradwire trains on CPU tensors so far, but the module is on {sorted(devices)}; move "
+            "it with `.cpu()`."
         )
     if getattr(module, "_comm_hooks", None):
         raise RuntimeError(

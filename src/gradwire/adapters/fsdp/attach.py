@@ -177,7 +177,8 @@ def _check_module(name: str, groups: list[Any]) -> None:
             )
         if group.device.type != "cpu":
             raise NotImplementedError(
-                f"gradwire has kernels for CPU tensors, but '{name}' is on {group.device.type}."
+                f"gradwire trains on CPU tensors so far, but '{name}' is on {group.device.type}; "
+                "move it with `.cpu()`."
             )
 
 

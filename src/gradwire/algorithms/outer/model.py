@@ -46,7 +46,8 @@ def tensors_of(model: nn.Module, fragments: int) -> list[Parameter]:
 def _check(name: str, value: Tensor) -> None:
     if value.device.type != "cpu":
         raise NotImplementedError(
-            f"gradwire has kernels for CPU tensors, but {name!r} is on {value.device}."
+            f"gradwire trains on CPU tensors so far, but {name!r} is on {value.device}; move it "
+            "with `.cpu()`."
         )
     if type(value) not in (Tensor, nn.Parameter) or value.dtype not in FLOAT_DTYPES:
         kind = str(value.dtype) if value.dtype not in FLOAT_DTYPES else type(value).__name__

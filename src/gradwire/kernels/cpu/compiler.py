@@ -17,7 +17,7 @@ from numba.core import config as numba_config
 config: Any = numba_config
 inline = njit(nogil=True, inline="always")
 
-_NOT_COMPILED = ("protocol", "reference")
+_NOT_COMPILED = ("gpu", "protocol", "reference")
 """The folders of kernels/ that no compiled function has anything of."""
 
 

@@ -1,0 +1,197 @@
+"""The GPU kernels, compiled without a GPU: registers, shared memory, spills, widths of accesses.
+
+    python benchmarks/gpu_compile.py [--all] [--targets sm_80 gfx942 ...] [--kernels quantize ...]
+
+Every call of `tests/kernel_cases.py` is made with tensors on the CPU, but instead of being started
+each launch is noted: its kernel, types and constants. So what is compiled is what a GPU would be
+given. Of the variants, those with one constant other than the usual ones are compiled, or with
+`--all` each of a thousand. Prints the table of docs/gpu.md.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction, mangle_type
+
+from gradwire.kernels import gpu
+from gradwire.kernels.gpu.compiler import EXACT, THREADS
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from kernel_cases import TABLE
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+    "gfx950": GPUTarget("hip", "gfx950", 64),
+    "gfx1100": GPUTarget("hip", "gfx1100", 32),
+}
+USUAL = {
+    "WIDTH": 4, "SPAN": 512, "TILES": 1, "L2": False, "ADD": False, "PLANES": False,
+    "DITHER": False, "BITS": 10, "NARROW": 0, "ALIGNED": True,
+}  # fmt: skip
+FREE = {"RATIO", "TOTAL_WIDTH"}
+"""Constants that follow from others."""
+SUM_WIDTH = 6
+"""The usual width of a sum of codes."""
+NUMEL = 5003
+
+
+class Variant(NamedTuple):
+    """A kernel with the types of its arguments and its constants."""
+
+    name: str
+    function: Any
+    types: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, Any], ...]
+
+    def distance(self) -> int:
+        """How much is unusual about it."""
+        usual = USUAL | ({"WIDTH": SUM_WIDTH} if self.name.endswith(("_fields", "_sum")) else {})
+        odd = sum(usual[name] != value for name, value in self.constants if name not in FREE)
+        return odd + any(kind in ("*fp16", "*bf16") for _, kind in self.types)
+
+
+@lru_cache
+def variants(name: str) -> list[Variant]:
+    """Those that the calls of a kernel lead to, and that its own launches do."""
+    found: dict[Variant, None] = {}
+
+    def note(function: Any, *args: Any, grid: Any, warmup: bool, **rest: Any) -> None:
+        given = dict(zip(function.arg_names, args, strict=False)) | rest
+        constants = {p.name: given[p.name] for p in function.params if p.is_constexpr}
+        types = {key: "constexpr" if key in constants else mangle_type(given[key])
+                 for key in function.arg_names}  # fmt: skip
+        label = function.fn.__name__.removeprefix("_")
+        found[Variant(label, function, tuple(types.items()), tuple(constants.items()))] = None
+
+    run, JITFunction.run = JITFunction.run, note
+    try:
+        for dtype in TABLE[name].dtypes:
+            for call in TABLE[name].calls(NUMEL, dtype):
+                getattr(gpu, name)(*call.args, **call.how)
+        if name == "block_scales":  # a block of more tiles than one launch folds
+            for norm in ("max", "l2"):
+                gpu.block_scales(torch.empty(1 << 20), torch.empty(1), block=None, norm=norm)
+    finally:
+        JITFunction.run = run
+    return list(found)
+
+
+def few(kernel_variants: list[Variant]) -> list[Variant]:
+    """Those near the usual one of each launch."""
+    least = {v.name: min(w.distance() for w in kernel_variants if w.name == v.name)
+             for v in kernel_variants}  # fmt: skip
+    return [v for v in kernel_variants if v.distance() <= least[v.name] + 1]
+
+
+def compiled(variant: Variant, target: GPUTarget, **options: Any) -> Any:
+    """What Triton makes of it; memory is aligned to 16 bytes, as torch allocates it."""
+    types = dict(variant.types)
+    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(types.values())
+               if kind.startswith("*")}  # fmt: skip
+    source = ASTSource(variant.function, types, dict(variant.constants), aligned)
+    options = {"num_warps": THREADS // target.warp_size, **EXACT, **options}
+    return triton.compile(source, target=target, options=options)
+
+
+class Facts(NamedTuple):
+    """What a device would be given."""
+
+    registers: int
+    shared: int
+    spills: int
+    accesses: Counter[str]
+    instructions: int
+
+
+def facts(kernel: Any) -> Facts:
+    return _nvidia(kernel) if "cubin" in kernel.asm else _amd(kernel)
+
+
+def sass(kernel: Any) -> str:
+    """The instructions of a kernel for NVIDIA."""
+    return _tool(knobs.nvidia.nvdisasm.path, "-c", kernel.asm["cubin"])
+
+
+def _tool(path: str, option: str, cubin: bytes) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run(
+            [path, option, file.name], capture_output=True, text=True, check=True
+        ).stdout
+
+
+def _nvidia(kernel: Any) -> Facts:
+    usage = _tool(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", kernel.asm["cubin"])
+    numbers = {name: int(value) for name, value in re.findall(r"(\w+):(\d+)", usage)}
+    code = sass(kernel)
+    accesses = Counter(
+        f"{'load' if op == 'LDG' else 'store'} {width or 32}"
+        for op, width in re.findall(r"\b(LDG|STG)\.E(?:\.\w*?)??(?:\.(U8|S8|U16|64|128))?\b", code)
+    )
+    spilled = len(re.findall(r"\b(?:LDL|STL)\b", code)) + numbers["STACK"]
+    instructions = len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/", code, re.M))
+    return Facts(numbers["REG"], kernel.metadata.shared, spilled, accesses, instructions)
+
+
+def _amd(kernel: Any) -> Facts:
+    code = kernel.asm["amdgcn"]
+    numbers = {name: int(value) for name, value in re.findall(r"\.(\w+):\s+(\d+)", code)}
+    bits = {"b128": 128, "dwordx4": 128, "b64": 64, "dwordx2": 64, "b32": 32, "dword": 32}
+    accesses = Counter(
+        f"{op} {bits.get(width, width)}"
+        for op, width in re.findall(r"(?:global|buffer)_(load|store)_(\w+)", code)
+    )
+    spilled = numbers["vgpr_spill_count"] + numbers["sgpr_spill_count"]
+    instructions = len(re.findall(r"^\t[sv]_|^\t(?:global|buffer|ds)_", code, re.M))
+    return Facts(numbers["vgpr_count"], kernel.metadata.shared, spilled, accesses, instructions)
+
+
+def row(name: str, target: str, found: list[Facts]) -> str:
+    registers, shared = [f.registers for f in found], [f.shared for f in found]
+    widest = {kind: max((int(a.split()[1]) for f in found for a in f.accesses
+                         if a.startswith(kind) and a.split()[1].isdigit()), default=0)
+              for kind in ("load", "store")}  # fmt: skip
+    return (
+        f"| {name} | {target} | {len(found)} | {min(registers)} to {max(registers)} | "
+        f"{max(shared)} | {sum(f.spills for f in found)} | {widest['load']} | {widest['store']} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="every variant, not only the usual ones")
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(TARGETS))
+    parser.add_argument("--kernels", nargs="+", default=gpu.__all__, choices=gpu.__all__)
+    options = parser.parse_args()
+    print("| kernel | target | variants | registers | shared bytes | spills | load | store |")
+    print("|---|---|---|---|---|---|---|---|")
+    for target in options.targets:
+        found: dict[str, list[Facts]] = defaultdict(list)
+        done: set[Variant] = set()
+        for name in options.kernels:
+            for variant in variants(name) if options.all else few(variants(name)):
+                if variant not in done:
+                    found[variant.name].append(facts(compiled(variant, TARGETS[target])))
+                    done.add(variant)
+        for name, each in sorted(found.items()):
+            print(row(name, target, each), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The kernels in Triton, for CUDA and ROCm, with the bits of the reference.
+
+Nothing but the memory that is read and written should cost time: a vector is read once to encode
+it, scales and packing included, and the codes of all peers once to average them. `tiles.py` says
+how. A product is never fused with a sum, and division and roots are rounded to nearest, as IEEE
+754 has it. `docs/gpu.md` says how all of it is proven without a GPU.
+
+Kernels that are not here say so when they are asked for. Beside the files that every backend has,
+there are `compiler`, and `blocks`, what a program does with the scales of its values.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from gradwire.kernels.gpu.dithered import dequantize_dithered, quantize_dithered
+from gradwire.kernels.gpu.exponential import exp_dequantize, exp_quantize, exp_reduce
+from gradwire.kernels.gpu.fields import dequantize_fields, quantize_fields
+from gradwire.kernels.gpu.floats import mean_floats
+from gradwire.kernels.gpu.nested import add_nested, quantize_nested
+from gradwire.kernels.gpu.philox import philox
+from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
+from gradwire.kernels.gpu.rangefloat import range_float_decode, range_float_encode
+from gradwire.kernels.gpu.scales import block_scales
+from gradwire.kernels.gpu.sums import add_packed, dequantize_sum
+from gradwire.kernels.protocol import Kernels
+
+__all__ = [
+    "add_nested",
+    "add_packed",
+    "block_scales",
+    "dequantize",
+    "dequantize_dithered",
+    "dequantize_fields",
+    "dequantize_mean",
+    "dequantize_sum",
+    "exp_dequantize",
+    "exp_quantize",
+    "exp_reduce",
+    "mean_floats",
+    "philox",
+    "quantize",
+    "quantize_dithered",
+    "quantize_fields",
+    "quantize_nested",
+    "range_float_decode",
+    "range_float_encode",
+]
+
+
+def __getattr__(name: str) -> NoReturn:
+    if hasattr(Kernels, name) and not name.startswith("_"):
+        raise NotImplementedError(
+            f"gradwire has no kernel `{name}` for GPUs yet; use a codec that needs none "
+            "(docs/gpu.md lists them), or move the tensor with `.cpu()`."
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

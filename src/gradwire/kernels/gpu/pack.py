@@ -1,0 +1,164 @@
+"""Packing of codes in Triton, as `formats/layout.py` has it.
+
+Packed codes of `width` bits are `width` planes of an eighth as many bytes as there are values. A
+digit of w bits has w of them: byte k of plane j of it holds place k of the eighths j, j + w, ...
+
+The fields of a word (`formats/fields.py`) lie W values apart, which is no number of eighths: the
+codes of a tile change threads through shared memory (`tl.gather`), one byte each.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+from gradwire.kernels.formats import layout
+from gradwire.kernels.gpu.compiler import jit, static
+from gradwire.kernels.gpu.tiles import EIGHTH, ROWS, TILE, lanes, rows
+
+_digits = static(layout.digits)
+
+
+@static
+def digits(width: int) -> int:
+    """How many digits a code has."""
+    return len(_digits(width))
+
+
+@static
+def bits_of(width: int, digit: int) -> int:
+    """The bits of a digit."""
+    return _digits(width)[digit][0]  # type: ignore[no-any-return]
+
+
+@static
+def place_of(width: int, digit: int) -> int:
+    """How far a digit is from the lowest bit."""
+    return _digits(width)[digit][1]  # type: ignore[no-any-return]
+
+
+@jit
+def _octets(stride, plane: tl.constexpr, WIDTH: tl.constexpr):
+    """Where the bytes of a plane are."""
+    return rows() * (EIGHTH * WIDTH) + plane * stride + lanes()
+
+
+@jit
+def store_packed(codes, values, stride, left, WIDTH: tl.constexpr):
+    """Write eighths of codes below 2^WIDTH."""
+    for digit in tl.static_range(digits(WIDTH)):
+        for j in tl.static_range(bits_of(WIDTH, digit)):
+            octet = _octet(values, j, bits_of(WIDTH, digit), place_of(WIDTH, digit)).to(tl.uint8)
+            at = _octets(stride, place_of(WIDTH, digit) + j, WIDTH)
+            if left is None:
+                tl.store(codes + at, octet)
+            else:
+                tl.store(codes + at, octet, mask=lanes() < stride)
+
+
+@jit
+def _octet(values, j: tl.constexpr, bits: tl.constexpr, low: tl.constexpr):
+    """Plane `j` of a digit, one byte for each lane."""
+    octet = (values[j] >> low) & ((1 << bits) - 1)
+    for q in tl.static_range(1, 8 // bits):
+        octet |= ((values[q * bits + j] >> low) & ((1 << bits) - 1)) << (q * bits)
+    return octet
+
+
+@jit
+def load_packed(codes, stride, left, WIDTH: tl.constexpr):
+    """Eighths of codes (int32), zeros where there are none."""
+    planes = ()
+    for plane in tl.static_range(WIDTH):
+        at = _octets(stride, plane, WIDTH)
+        if left is None:
+            planes += (tl.load(codes + at).to(tl.int32),)
+        else:
+            planes += (tl.load(codes + at, mask=lanes() < stride, other=0).to(tl.int32),)
+    values = ()
+    for s in tl.static_range(8):
+        code = _digit(planes, s, WIDTH, 0)
+        for digit in tl.static_range(1, digits(WIDTH)):
+            code |= _digit(planes, s, WIDTH, digit) << place_of(WIDTH, digit)
+        values += (code,)
+    return values
+
+
+@jit
+def _digit(planes, s: tl.constexpr, WIDTH: tl.constexpr, digit: tl.constexpr):
+    """A digit of the values of eighth `s`."""
+    bits: tl.constexpr = bits_of(WIDTH, digit)
+    octet = planes[place_of(WIDTH, digit) + s % bits]
+    return (octet >> (s // bits * bits)) & ((1 << bits) - 1)
+
+
+@static
+def per_word(width: int) -> int:
+    """The fields of a word."""
+    return 32 // width
+
+
+@static
+def words_of(width: int) -> int:
+    """The words of a whole tile."""
+    return -(-512 // (32 // width))
+
+
+@static
+def padded(count: int) -> int:
+    """Up to a power of two."""
+    return 1 << (count - 1).bit_length()
+
+
+@jit
+def _in_order(codes):
+    """Eighths to (ROWS, 512), as bytes."""
+    parts = ()
+    for s in tl.static_range(4):
+        parts += (tl.join(codes[s].to(tl.uint8), codes[s + 4].to(tl.uint8)),)
+    even, odd = tl.join(parts[0], parts[2]), tl.join(parts[1], parts[3])
+    together = tl.permute(tl.join(even, odd), (0, 2, 3, 4, 1))
+    return tl.reshape(together, (ROWS, TILE))
+
+
+@jit
+def store_fields(words, codes, stride, left, WIDTH: tl.constexpr):
+    """Write the words of a group: field q of word k is value q W + k of its tile."""
+    fields: tl.constexpr = padded(per_word(WIDTH))
+    across: tl.constexpr = padded(words_of(WIDTH))
+    n = tl.arange(0, fields * across)[None, :]
+    q, k = n // across, n % across
+    if left is None:
+        count, value = words_of(WIDTH), q * words_of(WIDTH) + k + rows() * 0
+        source = value
+    else:
+        count = (8 * stride + per_word(WIDTH) - 1) // per_word(WIDTH)
+        value = q * count + k
+        source = value // tl.maximum(stride, 1) * EIGHTH + value % tl.maximum(stride, 1)
+    inside = (k < count) & (value < 8 * stride) & (q < per_word(WIDTH))
+    code = tl.gather(_in_order(codes), tl.minimum(source, TILE - 1), 1).to(tl.int32)
+    placed = tl.where(inside, code << tl.minimum(q * WIDTH, 31), 0)
+    # bits: integers
+    word = tl.sum(tl.reshape(placed, (ROWS, fields, across)), 1)
+    at = tl.arange(0, across)[None, :]
+    tl.store(words + rows() * words_of(WIDTH) + at, word, mask=(at < count) & (rows() >= 0))
+
+
+@jit
+def load_fields(words, stride, left, WIDTH: tl.constexpr):
+    """Eighths of fields (int32); a word is read once for each of its fields, from the cache."""
+    fields = ()
+    for s in tl.static_range(8):
+        value = rows() * 0 + s * stride + lanes()
+        if left is None:
+            count = words_of(WIDTH)
+            inside = value >= 0
+        else:
+            whole = (8 * stride + per_word(WIDTH) - 1) // per_word(WIDTH)
+            count = tl.maximum(whole, 1)
+            inside = lanes() < stride
+        at = rows() * words_of(WIDTH) + value % count
+        word = tl.load(words + at, mask=inside, other=0).to(tl.uint32, bitcast=True)
+        place = tl.minimum(value // count * WIDTH, 31)  # more only where there is no value
+        field = word >> place.to(tl.uint32)
+        fields += ((field & ((1 << WIDTH) - 1)).to(tl.int32, bitcast=True),)
+    return fields

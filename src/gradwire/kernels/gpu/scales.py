@@ -1,0 +1,118 @@
+"""The scales of blocks in Triton. The maximum is taken over bit patterns, as integers.
+
+A block of up to a group is measured by the program that has it. A larger one takes several
+launches: the first makes a total of every tile, others fold these, 16 to 1, in the order of the
+halving tree, and the last makes the scale of what is left. Where a tree is padded, it is with
+zeros, of which any number may be added.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from gradwire.kernels.gpu.blocks import (
+    own_scales,
+    scale_of,
+    store_scales,
+    totals_of,
+    tree,
+    tree_of_tensors,
+)
+from gradwire.kernels.gpu.compiler import jit, kernel, launch
+from gradwire.kernels.gpu.tiles import (
+    EIGHTH,
+    GROUP,
+    ROWS,
+    TILE,
+    load_eighths,
+    num_groups,
+    rows,
+    skip,
+)
+
+_FOLD, _LAST = tl.constexpr(16), tl.constexpr(1024)
+
+
+@jit
+def _values_left(numel):
+    left = numel - tl.program_id(0).to(tl.int64) * GROUP
+    return tl.minimum(left, GROUP).to(tl.int32)
+
+
+@kernel
+def _block_scales(x, scales, numel, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr):
+    left = _values_left(numel)
+    values = load_eighths(skip(x, GROUP), EIGHTH, left)
+    out = skip(scales, GROUP // (SPAN * TILES))
+    store_scales(out, own_scales(values, SPAN, TILES, L2), left, SPAN, TILES)
+
+
+@kernel
+def _tile_totals(x, totals, numel, L2: tl.constexpr):
+    left = _values_left(numel)
+    values = load_eighths(skip(x, GROUP), EIGHTH, left)
+    tl.store(skip(totals, ROWS) + rows(), totals_of(values, 0, TILE, L2), mask=rows() * TILE < left)
+
+
+@jit
+def _total(totals, numel, block, tiles, t):
+    """The totals `t` of a block of so many tiles, and zeros where it has none."""
+    at = block.to(tl.int64) * tiles + t
+    return tl.load(totals + at, mask=(t < tiles) & (at < numel), other=0)
+
+
+@kernel
+def _fold_totals(totals, out, numel, tiles, size, L2: tl.constexpr):
+    """Up to 16 totals of a block, `size` apart, to one."""
+    block = tl.program_id(0) // (size // _LAST)
+    i = tl.program_id(0) % (size // _LAST) * _LAST + tl.arange(0, _LAST)
+    parts = ()
+    for k in tl.static_range(_FOLD):
+        parts += (_total(totals, numel, block, tiles, i + k * size),)
+    tl.store(out + block.to(tl.int64) * size + i, tree_of_tensors(parts, _FOLD, L2))
+
+
+@kernel
+def _scale_of_totals(totals, scales, numel, tiles, L2: tl.constexpr):
+    block = tl.program_id(0)
+    parts = _total(totals, numel, block, tiles, tl.arange(0, _LAST))
+    scale = scale_of(tree(tl.reshape(parts, (1, _LAST)), 1, 1, _LAST, L2), L2)
+    tl.store(scales + block + tl.arange(0, 1)[:, None], scale)
+
+
+def is_measured_at_once(block: int | None) -> bool:
+    """Does a program have whole blocks?"""
+    return block is not None and GROUP.value % block == 0
+
+
+def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> None:
+    numel, l2 = x.numel(), norm == "l2"
+    if block is not None and is_measured_at_once(block):
+        span, tiles = min(block, TILE.value), max(block // TILE.value, 1)
+        launch(_block_scales, num_groups(numel), x, scales, numel, SPAN=span, TILES=tiles, L2=l2)
+        return
+    count = -(-numel // TILE.value)
+    tiles = count if block is None else block // TILE.value
+    totals = x.new_empty(count, dtype=torch.float64 if l2 else torch.int32)
+    launch(_tile_totals, num_groups(numel), x, totals, numel, L2=l2)
+    while tiles > _LAST.value:
+        size = max((1 << (tiles - 1).bit_length()) // _FOLD.value, _LAST.value)
+        folded = totals.new_empty(scales.numel() * size)
+        programs = folded.numel() // _LAST.value
+        launch(_fold_totals, programs, totals, folded, totals.numel(), tiles, size, L2=l2)
+        totals, tiles = folded, size
+    launch(_scale_of_totals, scales.numel(), totals, scales, totals.numel(), tiles, L2=l2)
+
+
+def tiles_to_measure(x: Tensor, scales: Tensor, block: int | None, norm: str | None) -> int:
+    """Compute the scales that whole groups do not; the tiles of a block if they do, else 0."""
+    if norm is None:
+        return 0
+    if block is None or not is_measured_at_once(block):
+        block_scales(x, scales, block=block, norm=norm)
+        return 0
+    whole = x.numel() // GROUP.value * GROUP.value
+    block_scales(x[whole:], scales[whole // block :], block=block, norm=norm)
+    return int(max(block // TILE.value, 1))

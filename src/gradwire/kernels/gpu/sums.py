@@ -1,0 +1,91 @@
+"""Sums of packed codes in Triton."""
+
+from __future__ import annotations
+
+import triton.language as tl
+from torch import Tensor
+
+from gradwire.kernels.formats.fields import Dither
+from gradwire.kernels.gpu.compiler import jit, kernel, launch, single
+from gradwire.kernels.gpu.fields import dither_words, put_levels
+from gradwire.kernels.gpu.pack import load_packed, store_packed
+from gradwire.kernels.gpu.tiles import (
+    EIGHTH,
+    GROUP,
+    block_of,
+    is_whole,
+    num_groups,
+    ragged,
+    skip,
+    sums_of,
+)
+
+
+@jit
+def _add_group(
+    codes, total, stride, left, terms, apart, WIDTH: tl.constexpr, TOTAL_WIDTH: tl.constexpr
+):  # fmt: skip
+    start = skip(codes, GROUP // 8 * WIDTH)
+    sums = load_packed(start, stride, left, WIDTH)
+    for term in range(1, terms):
+        more = load_packed(start + term * tl.cast(apart, tl.int64), stride, left, WIDTH)
+        sums = sums_of(sums, more)
+    store_packed(skip(total, GROUP // 8 * TOTAL_WIDTH), sums, stride, left, TOTAL_WIDTH)
+
+
+@kernel
+def _add_packed(
+    codes, total, numel, terms, apart, WIDTH: tl.constexpr, TOTAL_WIDTH: tl.constexpr
+):  # fmt: skip
+    if is_whole(numel):
+        _add_group(codes, total, EIGHTH, None, terms, apart, WIDTH, TOTAL_WIDTH)
+    else:
+        stride, left = ragged(numel)
+        _add_group(codes, total, stride, left, terms, apart, WIDTH, TOTAL_WIDTH)
+
+
+def add_packed(codes: Tensor, total: Tensor, *, numel: int, width: int, total_width: int) -> None:
+    launch(
+        _add_packed, num_groups(numel), codes, total, numel, codes.shape[0], codes.stride(0),
+        WIDTH=width, TOTAL_WIDTH=total_width,
+    )  # fmt: skip
+
+
+@kernel
+def _dequantize_sum(
+    scales, total, out, numel, zero, ratio, tiles, times, shift, centre, counter,
+    c1, c2, c3, k0, k1,
+    WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr, DITHER: tl.constexpr,
+):  # fmt: skip
+    start = skip(total, GROUP // 8 * WIDTH)
+    if is_whole(numel):
+        put_levels(
+            load_packed(start, EIGHTH, None, WIDTH), scales, out, EIGHTH, None, zero, ratio,
+            tiles, times, shift, centre, counter, c1, c2, c3, k0, k1, SPAN, ADD, DITHER,
+        )  # fmt: skip
+    else:
+        stride, left = ragged(numel)
+        put_levels(
+            load_packed(start, stride, left, WIDTH), scales, out, stride, left, zero, ratio,
+            tiles, times, shift, centre, counter, c1, c2, c3, k0, k1, SPAN, ADD, DITHER,
+        )  # fmt: skip
+
+
+def dequantize_sum(
+    scales: Tensor,
+    total: Tensor,
+    out: Tensor,
+    *,
+    levels: int,
+    width: int,
+    block: int | None,
+    terms: int = 1,
+    weight: float = 1.0,
+    accumulate: bool = False,
+    dither: Dither | None = None,
+) -> None:
+    launch(
+        _dequantize_sum, num_groups(out.numel()), scales, total, out, out.numel(),
+        zero=terms * levels, ratio=single(weight / levels), **dither_words(dither),
+        WIDTH=width, ADD=accumulate, **block_of(block),
+    )  # fmt: skip

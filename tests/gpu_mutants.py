@@ -1,0 +1,120 @@
+"""GPU kernels that are broken on purpose, each in one place; `gpu_worker.py` must notice them."""
+
+import contextlib
+import importlib
+
+import torch
+import triton.language as tl
+
+from gradwire.kernels.gpu.compiler import jit
+from gradwire.kernels.gpu.tiles import GROUP, ROWS, TILE, lanes, nearest, rows, skip
+from kernel_cases import TABLE
+
+
+@jit
+def left_one_too_many(numel):
+    left = (numel - tl.program_id(0).to(tl.int64) * GROUP).to(tl.int32) + 1
+    size = tl.minimum(tl.maximum(left - rows() * TILE, 0), TILE)
+    return (size + 7) // 8, left
+
+
+@jit
+def all_is_whole(numel):
+    return tl.program_id(0) >= 0
+
+
+@jit
+def stores_without_a_mask(out, values, stride, left, s: tl.constexpr):
+    tl.store(out + rows() * TILE + s * stride + lanes(), values)
+
+
+@jit
+def a_scale_too_far(scales, tiles, stride, left, s: tl.constexpr, SPAN: tl.constexpr):
+    return tl.load(scales + (tl.program_id(0) * ROWS + rows()) // tiles + 1)
+
+
+@jit
+def does_not_clip(scaled, top):
+    whole = nearest(tl.abs(scaled))
+    return tl.where(scaled < 0, -whole, whole)
+
+
+@jit
+def looks_at_one_eighth(parts, count: tl.constexpr, L2: tl.constexpr):
+    return parts[0]
+
+
+@jit
+def skips_to_the_next_group(pointer, per_group):
+    return skip(pointer, per_group) + per_group
+
+
+@jit
+def counts(c0, c1, c2, c3, k0, k1):
+    return c0, c0 + 1, c0 + 2, c0 + 3
+
+
+@jit
+def rounds_up(magnitude):
+    return (magnitude + 0.5).to(tl.int32)
+
+
+@jit
+def _round(x, out, ROUND: tl.constexpr):
+    at = tl.program_id(0) * 4096 + tl.arange(0, 4096)
+    tl.store(out + at, ROUND(tl.load(x + at)))
+
+
+def is_rounded_to_nearest(function=nearest):
+    """Whole numbers, ties and their neighbours, up to 2^23: codes show one in 2^17 of them."""
+    whole = torch.cat((torch.arange(8192), torch.arange(2**22 - 8192, 2**22 + 8192))).float()
+    ties = torch.cat((whole, whole + 0.5))
+    x = torch.cat((ties, torch.nextafter(ties, ties + 1), torch.nextafter(ties, ties - 1).abs()))
+    out = torch.empty(len(x), dtype=torch.int32)
+    _round[(len(x) // 4096,)](x, out, ROUND=function)
+    return torch.equal(out, x.round().int())
+
+
+MUTANTS = {
+    "a value too many": ("quantize", "ragged", left_one_too_many, "quantize", "OutsideError"),
+    "no ragged group": (
+        "dithered",
+        "is_whole",
+        all_is_whole,
+        "dequantize_dithered",
+        "OutsideError",
+    ),
+    "no mask": ("tiles", "store_eighth", stores_without_a_mask, "dequantize", "OutsideError"),
+    "another scale": ("blocks", "given_scales", a_scale_too_far, "exp_dequantize", "OutsideError"),
+    "another group": ("exponential", "skip", skips_to_the_next_group, "exp_reduce", "OutsideError"),
+    "not clipped": ("dithered", "fixed_point", does_not_clip, "quantize_dithered", "other bits"),
+    "an eighth": ("blocks", "tree_of_tensors", looks_at_one_eighth, "block_scales", "other bits"),
+    "other random bits": ("tiles", "philox_words", counts, "quantize", "other bits"),
+    "digits": ("pack", "place_of", lambda width, digit: 0, "dequantize", "other bits"),
+}
+"""(module, what is replaced in it, by what, the kernel that is called, what is noticed)"""
+
+
+@contextlib.contextmanager
+def replaced(module, name, broken):
+    module = importlib.import_module(f"gradwire.kernels.gpu.{module}")
+    right = getattr(module, name)
+    setattr(module, name, broken)
+    try:
+        yield
+    finally:
+        setattr(module, name, right)
+
+
+def caught(complaint):
+    """For each mutant what has given it away, None if nothing has."""
+    found = {name: how(complaint, *mutant) for name, mutant in MUTANTS.items()}
+    return found | {"rounded up": None if is_rounded_to_nearest(rounds_up) else "other bits"}
+
+
+def how(complaint, module, attribute, broken, kernel, kind):
+    with replaced(module, attribute, broken):
+        for case in list(TABLE[kernel].calls(1500, torch.float32))[::9]:
+            if kind in (complaint(kernel, case) or ""):
+                return kind
+    return None

@@ -1,0 +1,138 @@
+"""The GPU kernels in Triton's interpreter: prints what was found as JSON.
+
+    TRITON_INTERPRET=1 python tests/gpu_worker.py [calls of each length] [kernel ...]
+
+A process of its own, because Triton looks at the variable when it is imported. A number of 0 makes
+every call of `kernel_cases.py`, which takes half an hour.
+"""
+
+import json
+import sys
+import warnings
+
+import torch
+
+import gpu_mutants
+import kernel_cases
+from gpu_interpreter import Watch, framed
+from gradwire.kernels import gpu, reference
+from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
+from kernel_cases import KEY, TABLE, call, finite, vectors
+
+GROUP = 4096
+"""The values of a program; of so many, no group is ragged."""
+LENGTHS = [*kernel_cases.LENGTHS, GROUP]
+LONG = (513, 5003)
+"""Lengths of more calls, and the only ones for floats of 16 bits, when not every call is made."""
+
+
+def tensors(values):
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, (tuple, list)):
+        for value in values:
+            yield from tensors(value)
+
+
+def framed_args(values, frames):
+    if isinstance(values, torch.Tensor):
+        frames.append(framed(values))
+        return frames[-1].tensor
+    return type(values)(framed_args(value, frames) for value in values) \
+        if type(values) in (tuple, list) else values  # fmt: skip
+
+
+def outcome(kernel, case):
+    """The bytes of all that a call was given and has made of it; it touches nothing else."""
+    frames = []
+    args = framed_args(case.args, frames)
+    with Watch([frame.tensor for frame in frames]).entered():
+        said = kernel(*args, **case.how)
+    assert all(frame.is_whole() for frame in frames), "a canary is dead"
+    return [x.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            for x in tensors((args, said))]  # fmt: skip
+
+
+def complaint(name, case):
+    """What is wrong with one call; None if nothing is."""
+    expected = outcome(getattr(reference, name), case)
+    try:
+        got = outcome(getattr(gpu, name), case)
+    except Exception as error:  # the interpreter wraps those of the checker
+        return repr(error)
+    return None if got == expected else "other bits than the reference"
+
+
+def chosen(name, dtype, numel, count):
+    """`count` calls of a length, others for every length; all of them if it is 0."""
+    calls = list(TABLE[name].calls(numel, dtype))
+    if not count:
+        return calls
+    count = 3 * count if numel in LONG and dtype == torch.float32 else count
+    step = max(len(calls) // count, 1)
+    return calls[(LENGTHS.index(numel) * 7 + 1) % step :: step][:count]
+
+
+def failure(name, count):
+    """What is wrong with a kernel, None if nothing is."""
+    for dtype in TABLE[name].dtypes:
+        few = count and dtype != torch.float32
+        for numel in LONG if few else LENGTHS:
+            for case in chosen(name, dtype, numel, count):
+                wrong = complaint(name, case)
+                if wrong:
+                    return f"{dtype}, {numel} values, {case.how}: {wrong}"
+    return None
+
+
+def failure_of_folding():
+    """What is wrong with scales of blocks of more tiles than one launch takes, here four."""
+    few = gpu_mutants.tl.constexpr(4)
+    with gpu_mutants.replaced("scales", "_LAST", few):
+        for x in vectors(100 * 512 + 7):
+            for block, norm in ((None, "l2"), (None, "max"), (45 * 512, "l2")):
+                room = torch.empty(num_blocks(x.numel(), block))
+                wrong = complaint("block_scales", call(x, room, block=block, norm=norm))
+                if wrong:
+                    return f"{block}, {norm}: {wrong}"
+    return None
+
+
+def traffic():
+    """Bytes that are read and written, for each argument: [read, written, its size]."""
+    how = {"levels": 7, "width": 4, "block": 512}
+    x, scales = finite(2 * GROUP), torch.empty(16)
+    codes = torch.empty(packed_nbytes(x.numel(), 4), dtype=torch.uint8)
+    reference.quantize(x, scales, codes, norm="max", key=KEY, **how)
+    peers = [scales.clone() for _ in range(3)], [codes.clone() for _ in range(3)]
+    cases = {
+        "quantize": call(x, scales, codes, norm="max", key=KEY, **how),
+        "dequantize_mean": call(*peers, torch.empty_like(x), **how),
+    }
+    found = {}
+    for name, case in cases.items():
+        frames = []
+        args = framed_args(case.args, frames)
+        with Watch([frame.tensor for frame in frames]).entered() as watch:
+            getattr(gpu, name)(*args, **case.how)
+        found[name] = [[watch.read[x.data_ptr()], watch.written[x.data_ptr()], x.nbytes]
+                       for x in tensors(args)]  # fmt: skip
+    return found
+
+
+def main():
+    warnings.simplefilter("ignore")  # of NumPy, where values overflow as they should
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)  # `torch.empty` gives NaN
+    count = int(sys.argv[1]) if sys.argv[1:] else 1
+    report = {"failures": {name: failure(name, count) for name in sys.argv[2:] or gpu.__all__}}
+    if not sys.argv[2:]:
+        report["mutants"] = gpu_mutants.caught(complaint)
+        report["rounding"] = gpu_mutants.is_rounded_to_nearest()
+        report["folding"] = failure_of_folding()
+        report["traffic"] = traffic()
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""The GPU kernels as compilers make them for devices that are not here.
+
+`benchmarks/gpu_compile.py` does it for every kernel and target; here are some of each kind.
+"""
+
+import re
+
+import pytest
+
+pytest.importorskip("triton", reason="the GPU kernels need Triton: pip install gradwire[gpu]")
+
+import gpu_compile
+from gpu_compile import TARGETS, compiled, facts, sass, variants
+
+
+def usual(name):
+    """The most usual variant of a kernel."""
+    return min((v for v in variants(name) if v.name == name), key=lambda v: v.distance())
+
+
+@pytest.fixture(scope="module", params=["sm_80", "gfx1100"])
+def target(request, tmp_path_factory):
+    """Compiled anew: nothing of earlier runs is used."""
+    cache = gpu_compile.knobs.cache
+    before, cache.dir = cache.dir, str(tmp_path_factory.mktemp("triton"))
+    yield request.param
+    cache.dir = before
+
+
+@pytest.mark.parametrize("name", ["quantize", "dequantize_mean", "mean_floats"])
+def test_nothing_spills_and_floats_travel_by_128_bits(target, name):
+    found = facts(compiled(usual(name), TARGETS[target]))
+    assert found.spills == 0
+    assert found.registers <= 128
+    wide = {access for access in found.accesses if access.endswith("128")}
+    assert wide >= ({"load 128"} if name != "dequantize_mean" else {"store 128"})
+
+
+def test_products_are_not_fused_with_sums():
+    """In `accumulate` a product is added to what is there; by default Triton would fuse them."""
+    adding = next(v for v in variants("dequantize") if dict(v.constants)["ADD"])
+    exact = compiled(adding, TARGETS["sm_80"])
+    fused = compiled(adding, TARGETS["sm_80"], enable_fp_fusion=True)
+    assert not re.search(r"\bfma\.", exact.asm["ptx"])
+    assert not re.search(r"\bFFMA\b", sass(exact))
+    assert re.search(r"\bFFMA\b", sass(fused))
+
+
+def test_divisions_and_roots_are_rounded_to_nearest_and_nothing_is_flushed():
+    code = compiled(usual("quantize"), TARGETS["sm_80"]).asm["ptx"]
+    assert set(re.findall(r"\bdiv\.\S*f32", code)) == {"div.rn.f32"}
+    rooted = next(v for v in variants("block_scales")
+                  if v.name == "block_scales" and dict(v.constants)["L2"])  # fmt: skip
+    root = compiled(rooted, TARGETS["sm_80"]).asm["ptx"]
+    assert set(re.findall(r"\bsqrt\.\S+", root)) == {"sqrt.rn.f64"}
+    for text in (code, root):
+        assert ".ftz" not in text
+        assert not re.search(r"\b(?:add|sub|mul)\.f(?:32|64)", text)  # without .rn they may fuse

@@ -1,0 +1,119 @@
+"""The GPU kernels without a GPU: in Triton's interpreter, with every access checked.
+
+What is compiled for real devices is looked at in `test_gpu_compiled.py`.
+"""
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import gradwire as gw
+from gradwire import kernels
+
+pytest.importorskip("triton", reason="the GPU kernels need Triton: pip install gradwire[gpu]")
+
+from gradwire.kernels import gpu
+
+HERE = Path(__file__).parent
+NAMES = [name for name in dir(kernels.Kernels) if not name.startswith("_")]
+
+
+@pytest.fixture(scope="module")
+def report():
+    """What `gpu_worker.py` has found."""
+    done = subprocess.run(
+        [sys.executable, HERE / "gpu_worker.py"], env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", gpu.__all__)
+def test_every_kernel_equals_the_reference_and_touches_nothing_else(report, name):
+    assert report["failures"][name] is None
+
+
+def test_broken_kernels_are_noticed(report):
+    """Those that touch what was not passed as such, others by their bits."""
+    mutants = report["mutants"]
+    assert len(mutants) >= 10
+    assert [name for name, noticed in mutants.items() if noticed is None] == []
+
+
+def test_numbers_are_rounded_to_nearest(report):
+    assert report["rounding"]
+
+
+def test_scales_of_many_tiles_are_folded_in_order(report):
+    assert report["folding"] is None
+
+
+def test_memory_is_read_and_written_once(report):
+    """By encoding with its scales, and by averaging what all peers have sent."""
+    assert report["traffic"]["quantize"] == [
+        [32768, 0, 32768], [0, 64, 64], [0, 4096, 4096],
+    ]  # fmt: skip
+    *sent, mean = report["traffic"]["dequantize_mean"]
+    assert sent == [[64, 0, 64]] * 3 + [[4096, 0, 4096]] * 3
+    assert mean == [0, 32768, 32768]
+
+
+def test_a_kernel_that_is_not_there_says_so():
+    for name in set(NAMES) - set(gpu.__all__):
+        with pytest.raises(NotImplementedError, match=rf"no kernel `{name}` for GPUs.*\.cpu\(\)"):
+            getattr(gpu, name)
+    with pytest.raises(AttributeError, match="no attribute 'quantise'"):
+        _ = gpu.quantise
+
+
+def test_kernels_have_the_signatures_of_the_protocol():
+    assert set(gpu.__all__) <= set(NAMES)
+    for name in gpu.__all__:
+        declared = inspect.signature(getattr(kernels.Kernels, name))
+        declared = declared.replace(parameters=list(declared.parameters.values())[1:])
+        assert inspect.signature(getattr(gpu, name)) == declared, name
+
+
+def test_every_kernel_is_in_the_file_of_its_operation():
+    """Files are those of the protocol, but for the operations that docs/gpu.md says are missing."""
+    folder, protocol = (
+        {path.stem for path in Path(package.__file__).parent.glob("*.py")}
+        for package in (gpu, kernels.protocol)
+    )
+    for name in gpu.__all__:
+        kernel, declared = getattr(gpu, name), getattr(kernels.Kernels, name)
+        assert kernel.__module__.split(".")[-1] == declared.__module__.split(".")[-1], name
+    assert folder - protocol == {"pack", "tiles", "blocks", "compiler"}
+    page = (HERE.parent / "docs" / "gpu.md").read_text()
+    missing = page.split("## What is missing")[1].split("##")[0]
+    assert [name for name in protocol - folder if f"`{name}`" not in missing] == []
+
+
+def test_a_cuda_tensor_gets_them():
+    assert kernels.for_device(torch.device("cuda:0")) is gpu
+
+
+def test_without_triton_a_sentence_says_what_to_install():
+    code = (
+        "import sys, torch; sys.modules['triton'] = None; from gradwire import kernels; "
+        "kernels.for_device(torch.device('cuda'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "need Triton, which is not installed: `pip install gradwire[gpu]`" in done.stderr
+
+
+def test_what_is_not_on_the_cpu_is_not_reduced():
+    with pytest.raises(NotImplementedError, match=r"reduces CPU tensors so far, got one on meta"):
+        gw.all_reduce(torch.empty(8, device="meta"), "qsgd")
+
+
+def test_other_devices_are_refused():
+    with pytest.raises(NotImplementedError, match=r"CPU and CUDA tensors, got one on meta"):
+        kernels.for_device(torch.device("meta"))
