@@ -420,6 +420,7 @@ def test_places_on_an_axis() -> None:
     assert axis("", "", [4.0]).place(4.0) == 0.5
     assert axis("", "", []).ticks()
     assert axis("", "", [3e-12, 1.0], is_log=True).ticks()[0] == 1e-11
+    assert axis("", "", [2.3, 4.9], is_log=True).ticks() == [3.0, 4.0]  # no power of ten is near
 
 
 class Visit:

@@ -28,8 +28,8 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """Round values within."""
-        every = decades(self.low, self.high) if self.is_log else rounds(self.low, self.high)
-        return [tick for tick in every if -SLACK <= self.place(tick) <= 1 + SLACK]
+        few = self._within(decades(self.low, self.high)) if self.is_log else []
+        return few if len(few) > 1 else self._within(rounds(self.low, self.high))
 
     def label(self, tick: float) -> str:
         """Write a tick, whose unit stands in the title.
@@ -44,6 +44,9 @@ class Axis:
     def scale(self) -> dict[str, object]:
         """What a script needs to read values off."""
         return {name: getattr(self, name) for name in ("unit", "low", "high", "is_log")}
+
+    def _within(self, ticks: Iterable[float]) -> list[float]:
+        return [tick for tick in ticks if -SLACK <= self.place(tick) <= 1 + SLACK]
 
     def _warped(self, value: float) -> float:
         return math.log10(max(value, 1e-300)) if self.is_log else value
