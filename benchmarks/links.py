@@ -29,8 +29,8 @@ from link_run import Progress, measure
 from links_plot import draw
 
 CODECS = [
-    "none", "qsgd:bits=4", "dqsg:bits_per_value=2.0", "global-qsgd:bits=4", "fft", "gradiveq",
-    "powersgd:rank=4", "auto",
+    "none", "qsgd:bits=4", "eden", "dqsg:bits_per_value=2.0", "global-qsgd:bits=4", "fft",
+    "gradiveq", "powersgd:rank=4", "auto",
 ]  # fmt: skip
 
 

@@ -64,6 +64,7 @@ def test_what_is_wrong_is_said(spec, sentence):
         ("global_qsgd", "global-qsgd"),
         ("FFTSparse", "fft"),
         ("TopK", "topk"),
+        ("EDEN:bits=1", "eden"),
         ("GradiVeQ", "gradiveq"),
         ("qsdg", "qsgd"),
     ],

@@ -42,6 +42,8 @@ CODECS = [
     "dqsg",
     "dqsg:bits_per_value=2.0",
     "ndqsg",
+    "eden",
+    "eden:bits=1",
     "global-qsgd",
     "global-qsgd:dither=subtractive",
     "global-qsgd:dither=exponential",

@@ -46,8 +46,15 @@ class Room(NamedTuple):
 def room_for(block: int, levels: int) -> Room:
     """For blocks of this size, and so many positive levels."""
     sizes = block, block, LANES + SLOTS, levels
-    rows, padded, state, units = (np.empty(size, np.float32) for size in sizes)
-    return Room(rows, padded, np.empty(STRETCH // TILE * _WORDS, np.uint32), state, units)
+    rows, padded, state, units = (_aligned(size, np.float32) for size in sizes)
+    return Room(rows, padded, _aligned(STRETCH // TILE * _WORDS, np.uint32), state, units)
+
+
+def _aligned(size: int, dtype: Any) -> Any:
+    """Numbers of 4 bytes, the first of which begins a line of the cache, so that rows do."""
+    room = np.empty(size + LANES, dtype)
+    first = -room.ctypes.data % ROW // 4
+    return room[first : first + size]
 
 
 @jit
