@@ -18,6 +18,7 @@ from gradwire.collectives import COLLECTIVES
 from gradwire.collectives.parts import Part, whole
 from gradwire.kernels import cpu, reference
 from gradwire.planner.messages import Messages
+from gradwire.planner.rates import measure, work_of
 from gradwire.reduction.checkpoint import unpack
 from gradwire.transport.link import Link
 from laws import roundtrip
@@ -422,9 +423,9 @@ def test_workers_without_gradients_keep_what_they_owe(worlds):
             assert not torch.equal(rows[2][3][name], rows[3][3][name])
 
 
-def narrow(rank, dtype, factor):
-    """A gradient of another type, through the collective itself; what is told of it."""
-    x, residual = (factor * data(rank, 2400)).to(dtype), data(rank, 2400, seed=5)
+def narrow(rank, x, residual):
+    """A gradient of any type through the collective itself: what was sent, what is owed, told and
+    seen."""
     before, heard = x.float() + residual, []
     low = gw.PowerSGD().codec_for(Basis(), contiguous(40, 60))
     part = Part(x, 3, low, residual=residual, watch=lambda *said: heard.extend(said))
@@ -432,23 +433,34 @@ def narrow(rank, dtype, factor):
     return before, x, residual, heard, seen
 
 
+def narrow_noise(rank, dtype):
+    return narrow(rank, data(rank, 2400).to(dtype), data(rank, 2400, seed=5))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_gradients_of_other_types_are_followed(worlds, dtype):
-    answers = worlds[2].run(narrow, dtype, 1.0)
+    answers = worlds[2].run(narrow_noise, dtype)
     low = gw.PowerSGD().codec_for(Basis(), contiguous(40, 60))
     expected = gw.simulate(low, [before for before, *_ in answers], KEY)
-    for before, x, residual, (start, source, lost), _ in answers:
+    for before, x, residual, (start, source, lost), (q,) in answers:
         assert torch.equal(x, expected.to(dtype))
         assert start == 0
         assert torch.equal(source, before)
         torch.testing.assert_close(lost, residual, rtol=0, atol=1e-6)
         assert 0.1 < residual.norm() / before.norm() < 1
+        assert torch.equal(q, answers[0][4][0])
 
 
-def test_a_mean_that_float16_cannot_hold_changes_no_residual(worlds):
-    for rank, (_, x, residual, _, _) in enumerate(worlds[2].run(narrow, torch.float16, 6e4)):
-        assert not x.isfinite().all()
-        assert torch.equal(residual, data(rank, 2400, seed=5))
+def narrow_large(rank):
+    """Float16 holds the gradient, but not what is owed as well."""
+    return narrow(rank, torch.full((2400,), 6e4).half(), 1e4 + data(rank, 2400))
+
+
+def test_a_mean_that_float16_cannot_hold_changes_nothing(worlds):
+    for rank, (_, x, residual, _, seen) in enumerate(worlds[2].run(narrow_large)):
+        assert x.isinf().any()
+        assert torch.equal(residual, 1e4 + data(rank, 2400))
+        assert seen == ()
 
 
 def rehearsed(rank):
@@ -467,6 +479,15 @@ def test_plans_know_how_much_is_sent(worlds, size):
     for row, sent in worlds[size].run(rehearsed):
         assert (row.collective, row.bits) == ("low_rank", 32 * 4 * 2 * 1024 / 2**20)
         assert sent == pytest.approx(2**20 * sum(Messages("powersgd", size).per_value()), rel=2e-3)
+
+
+def test_the_planner_takes_it_for_two_rounds():
+    found = measure("powersgd", 1 << 16)
+    assert found.bytes_per_value == 4 * 4 * 512 / 2**16
+    work = work_of(found, 4)
+    assert work.whole and work.in_turn
+    assert work.ask_s == work.first_s == found.encode / 2
+    assert work.ask_bytes == work.first_bytes + work.middle_bytes
 
 
 def refused(rank):

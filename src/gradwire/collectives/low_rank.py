@@ -97,10 +97,9 @@ class _Round:
         if not self.codec.is_finite(mean):
             self.piece.values.fill_(torch.nan)
             return self.piece, ()
-        if self.piece.values.dtype == torch.float32:
-            self._store(mean)
-        else:
-            self._store_narrow(link, mean)
+        if not self._fits(link, mean):
+            return self.piece, ()
+        self._store(mean)
         return self.piece, (self.codec.next_start(self.start, mean),)
 
     def _subtract(self, out: Tensor) -> None:
@@ -113,13 +112,14 @@ class _Round:
             kernel = kernels.for_device(self.x.device)
             kernel.settle_outer(self.x, self.extra, self.p, mean, self.q)
 
-    def _store_narrow(self, link: Link, mean: Tensor) -> None:
-        """Float16 may not hold the mean: only what it holds is delivered."""
+    def _fits(self, link: Link, mean: Tensor) -> bool:
+        """Store the mean in 16 bits if the gradient has them; float16 may not hold it."""
+        if self.piece.values.dtype == torch.float32:
+            return True
         target = link.floats("target", self.piece.numel)
         self.codec.expand(self.p, mean, self.codec.matrix(target))
         self.piece.values.copy_(target)
-        if is_finite(self.piece.values):
-            self._store(mean)
+        return is_finite(self.piece.values)
 
 
 def _rounds(link: Link, pieces: Sequence[Slice], key: Key) -> list[_Round]:
