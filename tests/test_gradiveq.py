@@ -14,7 +14,7 @@ from gradwire import kernels
 from gradwire.adapters.ddp.handle import DDPHandle
 from gradwire.adaptive import AffineCodec, Layout
 from gradwire.codecs.cast import Floats
-from gradwire.codecs.gradiveq.axes import principal_axes
+from gradwire.codecs.gradiveq.axes import cheapest_axes, principal_axes
 from gradwire.codecs.gradiveq.projection import Projection
 from gradwire.codecs.gradiveq.slicing import Slicing
 from gradwire.kernels import cpu, reference
@@ -117,6 +117,37 @@ def test_slices_of_a_hundred_thousand_values():
 
 def test_slices_that_never_change_are_left_alone():
     assert len(principal_axes(torch.zeros(20, 50), torch.zeros(10, 50), 0.9)) == 0
+
+
+def local(rows, seed=0):
+    """Rows of eight runs of 64 values, each of which lies in the same four dimensions."""
+    return (randn(8 * rows, 4, seed=seed) @ randn(4, 64, seed=100)).view(rows, 512)
+
+
+def test_slices_are_shorter_where_that_costs_less():
+    """Four axes do for 64 values what 32 do for 512; rows that are alike only as a whole stay."""
+    lengths = Slicing(contiguous(200, 512), 512).lengths
+    assert lengths == [512, 256, 128, 64, 32]
+    short = cheapest_axes(local(90), local(30, seed=5), 0.99, lengths)
+    assert short.shape == (4, 64)
+    assert len(cheapest_axes(local(90), local(30, seed=5), 0.99, [512])) == 32
+    whole_rows = low_rank(90, 512, 8), low_rank(30, 512, 8, seed=5)
+    assert cheapest_axes(*whole_rows, 0.99, lengths).shape == (8, 512)
+    noise = randn(90, 512), randn(30, 512, seed=5)
+    assert len(cheapest_axes(*noise, 0.99, lengths)) == 0
+
+
+def test_shorter_slices_take_up_the_tail_that_filled_no_long_one():
+    codec, layout = replace(SHORT, slice=512, warmup_steps=0), contiguous(4160)
+    state, vectors = codec.start(), [local(9, seed=step).view(-1)[:4160] for step in range(9)]
+    for vector in vectors[:8]:
+        state = codec.learn(state, layout, vector, (), owing=True)
+    assert state.samples[0].shape[1] == 512  # 8 slices, and a tail of 64 values
+    state = codec.adopt(state, layout, codec.fit(state, layout))
+    assert state.basis.shape == (4, 64)
+    assert state.mean.shape == (65, 64)
+    y = roundtrip(codec.codec_for(state, layout), vectors[8])
+    torch.testing.assert_close(y, vectors[8], rtol=0, atol=1e-4)
 
 
 # The projection

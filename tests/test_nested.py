@@ -148,6 +148,24 @@ def test_agreeing_workers_get_the_mean_at_fewer_bits(world):
     assert sum(sizes) < (world - nested) * (packed + 4) + 0.68 * nested * packed
 
 
+@pytest.mark.parametrize("wire", ["zstd", "elias"])
+def test_wires_carry_the_same_codes(wire):
+    """Of several payloads at once: what one is read into must not be the room of the next."""
+    vectors = workers(4, 30_000, 0.9)
+    plain, coded = (gw.NDQSG(levels=3, wire=each).nested for each in ("packed", wire))
+    means = [gw.simulate(codec, vectors, KEY, "all_gather") for codec in (plain, coded)]
+    assert torch.equal(*means)
+    sizes = [codec.encode(vectors[1], KEY.of(rank=1)).numel() for codec in (plain, coded)]
+    assert (sizes[1] < 0.85 * sizes[0]) == (wire == "zstd")
+
+
+def test_the_ratio_follows_from_the_levels():
+    ratios = {levels: gw.NDQSG(levels=levels).ratio for levels in (2, 3, 5, 7, 15, 127)}
+    assert ratios == {2: 3, 3: 3, 5: 5, 7: 9, 15: 19, 127: 159}
+    assert str(gw.NDQSG(levels=7, ratio=9)) == "ndqsg:levels=7"
+    assert gw.parse("ndqsg:levels=7") == gw.NDQSG(levels=7, ratio=9)
+
+
 LAWS = {
     "gaussian": lambda random, n: random.standard_normal(n),
     "laplace": lambda random, n: random.laplace(size=n) / math.sqrt(2),
