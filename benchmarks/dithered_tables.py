@@ -103,7 +103,10 @@ def estimate_table(numel=65_536):
     print("| workers | block | law | correlation | wrong | expected | ratio |")
     print("|---:|---|---|---:|---:|---:|---:|")
     for world, block in ((2, 512), (2, 64), (2, 4096), (4, 512), (7, 512)):
-        codec, keys = gw.NDQSG(block=block), [KEY.of(rank=rank) for rank in range(world)]
+        codec, keys = (
+            gw.NDQSG(levels=3, block=block, wire="packed"),
+            [KEY.of(rank=rank) for rank in range(world)],
+        )
         for kind in ("gaussian", "laplace", "student-t3"):
             for correlation in (0.5, 0.9, 0.95, 0.99):
                 pairs = list(zip(workers(world, numel, correlation, kind), keys, strict=True))
@@ -124,7 +127,10 @@ def nested_table(world=4, numel=1_000_000):
     print("| block | correlation | expected wrong | error of NDQSG / DQSG | bits / DQSG's |")
     print("|---|---:|---:|---:|---:|")
     for block in (512, 4096, None):
-        nested, plain = gw.NDQSG(block=block).nested, gw.DQSG(levels=3, block=block)
+        nested, plain = (
+            gw.NDQSG(levels=3, block=block, wire="packed").nested,
+            gw.DQSG(levels=3, block=block),
+        )
         for correlation in (0.0, 0.5, 0.8, 0.9, 0.95, 0.99):
             vectors = workers(world, numel, correlation)
             mean = torch.stack(vectors).double().mean(0)

@@ -22,7 +22,7 @@ DEFAULTS = {
     "bf16": {},
     "qsgd": {"block": 512, "wire": "packed"},
     "dqsg": {"block": 4096, "wire": "zstd"},
-    "ndqsg": {"levels": 3, "ratio": 3, "alpha": 1.0, "block": 512, "wire": "packed"},
+    "ndqsg": {"levels": 15, "alpha": 1.0, "block": None, "wire": "zstd"},
     "eden": {"bits": 2, "block": 1024},
     "global-qsgd": {"block": 512, "wire": "packed", "dither": "linear"},
     "fft": {"bits": 10, "mantissa": 5, "block": 256, "wire": "packed"},

@@ -242,8 +242,8 @@ def test_what_is_to_be_known_of_a_run_is_said(tmp_path: Path) -> None:
     nested, learning, learned = [result["remarks"] for result in json.loads(file.read_text())]
     assert nested[0] == remark
     assert re.match(r"ndqsg sent its plain code \d+ times in 30 steps, once for each", nested[1])
-    assert learning[0].startswith("gradiveq was still learning in all 30 steps and sent them raw")
-    assert learned[-1].endswith("was still learning in 9 of 30 steps, sent raw.")
+    assert learning[0].startswith("gradiveq was still learning in all 30 steps and sent them whole")
+    assert learned[-1].endswith("was still learning in 9 of 30 steps, sent whole.")
     brief = run(*GRADWIRE, "train", *options, "--report", str(tmp_path))
     ending = " ".join(brief.stdout.split())
     assert "The curves, where the time went, and 4 remarks: " in ending
@@ -262,21 +262,23 @@ def learning(*states: str) -> list[str]:
 
 
 def test_what_is_said_of_learning() -> None:
-    raw, packed = "raw, it does not compress", "compress, 3 of 512 values a slice"
+    whole, packed = "whole, it does not compress", "compress, 3 of 512 values a slice"
     assert learning("warmup", "train", "train", packed)[0].startswith(
-        "gradiveq was still learning in all 3 steps and sent them raw"
+        "gradiveq was still learning in all 3 steps and sent them whole"
     )
     assert learning("train", packed, packed, packed) == [
-        "gradiveq was still learning in 1 of 3 steps, sent raw."
+        "gradiveq was still learning in 1 of 3 steps, sent whole."
     ]
     assert learning(packed, packed, packed, packed) == []
-    assert learning("train/train", f"{raw}/{packed}", f"{raw}/{packed}", f"{raw}/{packed}") == [
-        "gradiveq cannot compress 1 of 2 parameters; what it cannot compress travels raw.",
-        "gradiveq was still learning in 1 of 3 steps, sent raw.",
+    assert learning(
+        "train/train", f"{whole}/{packed}", f"{whole}/{packed}", f"{whole}/{packed}"
+    ) == [
+        "gradiveq cannot compress 1 of 2 parameters; what it cannot compress travels whole.",
+        "gradiveq was still learning in 1 of 3 steps, sent whole.",
     ]
-    assert learning("train", raw, raw, raw) == [
-        "gradiveq cannot compress 1 of 1 parameter; what it cannot compress travels raw.",
-        "gradiveq was still learning in 3 of 3 steps, sent raw.",
+    assert learning("train", whole, whole, whole) == [
+        "gradiveq cannot compress 1 of 1 parameter; what it cannot compress travels whole.",
+        "gradiveq was still learning in 3 of 3 steps, sent whole.",
     ]
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
-from test_gradiveq import SPEC, Planted, means
+from test_gradiveq import CYCLE, SPEC, Planted, means
 
 LAYOUTS = [(None, 25.0), (10_000, 25.0), (None, 0.06), (3000, 0.1)]
 """`chunk` and `bucket_cap_mb`."""
@@ -30,8 +30,8 @@ def coded(rank, spec, steps, chunk, cap):
         ("powersgd", 3),
         ("powersgd:rank=2,inner=global-qsgd:norm=l2;dither=subtractive", 3),
         (SPEC, 18),  # through all phases
-        (f"{SPEC},inner=fp16", 18),
-        (f"{SPEC},inner=global-qsgd:norm=l2;dither=exponential", 18),
+        (f"{CYCLE},inner=fp16", 18),
+        (f"{CYCLE},inner=global-qsgd:norm=l2;dither=exponential", 18),
     ],
 )
 def test_the_mean_does_not_depend_on_buckets_or_chunks(worlds, spec, steps):

@@ -25,6 +25,9 @@ from laws import reduce_now, roundtrip
 from world import data, only_first_warns
 
 KEY = gw.Key(seed=4, step=2, tensor=1)
+PAPER = {"levels": 3, "ratio": 3, "wire": "packed"}
+"""7 levels folded to 3, in fields of 3 bits and 2."""
+SPEC = "ndqsg:levels=3,block=512,wire=packed"
 
 
 def gaussian(numel, seed=0):
@@ -134,7 +137,7 @@ def test_half_of_the_workers_are_nested_and_the_first_is_not():
 
 @pytest.mark.parametrize("world", [2, 3, 4, 8])
 def test_agreeing_workers_get_the_mean_at_fewer_bits(world):
-    codec, plain = gw.NDQSG(block=4096).nested, gw.DQSG(levels=3, block=4096)
+    codec, plain = gw.NDQSG(**PAPER, block=4096).nested, gw.DQSG(levels=3, block=4096)
     vectors = workers(world, 40_000, 0.99)
     mean, exact = gw.simulate(codec, vectors, KEY, "all_gather"), torch.stack(vectors).mean(0)
     other = gw.simulate(plain, vectors, KEY, "all_gather")
@@ -143,6 +146,24 @@ def test_agreeing_workers_get_the_mean_at_fewer_bits(world):
     packed = plain.encode(vectors[0], KEY).numel()
     nested = world // 2
     assert sum(sizes) < (world - nested) * (packed + 4) + 0.68 * nested * packed
+
+
+@pytest.mark.parametrize("wire", ["zstd", "elias"])
+def test_wires_carry_the_same_codes(wire):
+    """Of several payloads at once: what one is read into must not be the room of the next."""
+    vectors = workers(4, 30_000, 0.9)
+    plain, coded = (gw.NDQSG(levels=3, wire=each).nested for each in ("packed", wire))
+    means = [gw.simulate(codec, vectors, KEY, "all_gather") for codec in (plain, coded)]
+    assert torch.equal(*means)
+    sizes = [codec.encode(vectors[1], KEY.of(rank=1)).numel() for codec in (plain, coded)]
+    assert (sizes[1] < 0.85 * sizes[0]) == (wire == "zstd")
+
+
+def test_the_ratio_follows_from_the_levels():
+    ratios = {levels: gw.NDQSG(levels=levels).ratio for levels in (2, 3, 5, 7, 15, 127)}
+    assert ratios == {2: 3, 3: 3, 5: 5, 7: 9, 15: 19, 127: 159}
+    assert str(gw.NDQSG(levels=7, ratio=9)) == "ndqsg:levels=7"
+    assert gw.parse("ndqsg:levels=7") == gw.NDQSG(levels=7, ratio=9)
 
 
 LAWS = {
@@ -180,7 +201,7 @@ def test_expected_failures_are_never_below_those_that_happen(world, correlation,
     A single plain worker sees the others folded, and assumes heavy tails: that may be too high, up
     to eight times and 0.001 here. With more of them it is at most a third and 0.0005.
     """
-    codec, numel = gw.NDQSG(), 65_536
+    codec, numel = gw.NDQSG(**PAPER, block=512), 65_536
     vectors = spread_workers(law, world, numel, correlation)
     keys = [KEY.of(rank=rank) for rank in range(world)]
     measured = measure_failures(codec, vectors, keys)
@@ -193,7 +214,7 @@ def test_expected_failures_are_never_below_those_that_happen(world, correlation,
 
 
 @pytest.mark.parametrize(
-    "spec", ["ndqsg:block=64", "ndqsg:block=4096", "ndqsg:levels=5,block=none"]
+    "spec", ["ndqsg:levels=3,block=64", "ndqsg:levels=3,block=4096", "ndqsg:levels=5,ratio=3"]
 )
 @pytest.mark.parametrize("law", LAWS)
 def test_expected_failures_of_other_blocks(spec, law):
@@ -209,7 +230,7 @@ def test_expected_failures_of_other_blocks(spec, law):
 @pytest.mark.parametrize("numel", [1, 90, 700, 4097])
 @pytest.mark.parametrize("block", [8, 1024, None])
 def test_any_length_is_looked_at(numel, block):
-    codec, keys = gw.NDQSG(block=block), [KEY.of(rank=rank) for rank in range(3)]
+    codec, keys = gw.NDQSG(**PAPER, block=block), [KEY.of(rank=rank) for rank in range(3)]
     for world in (2, 3):
         vectors = workers(world, numel, 0.999)
         for code in (codec.plain, codec.nested):
@@ -218,7 +239,7 @@ def test_any_length_is_looked_at(numel, block):
 
 def test_alpha_below_one_is_rehearsed_from_above():
     """A plain payload holds less of its error than a nested one has, and that much is added."""
-    codec, numel = gw.NDQSG(levels=7, ratio=5, alpha=0.9), 65_536
+    codec, numel = gw.NDQSG(levels=7, ratio=5, alpha=0.9, block=512), 65_536
     keys = [KEY.of(rank=rank) for rank in range(2)]
     for correlation in (0.8, 0.9, 0.95):
         vectors = spread_workers("gaussian", 2, numel, correlation)
@@ -249,7 +270,7 @@ def measure_failures(codec, vectors, keys):
 
 
 def test_zeros_and_non_finite_blocks_among_workers():
-    codec, vectors = gw.NDQSG().nested, workers(4, 2048, 0.99)
+    codec, vectors = gw.NDQSG(**PAPER, block=512).nested, workers(4, 2048, 0.99)
     for x in vectors:
         x[:512] = 0
     vectors[1][600] = float("nan")  # a nested worker
@@ -261,7 +282,7 @@ def test_zeros_and_non_finite_blocks_among_workers():
 
 
 def test_a_nested_payload_alone_is_refused():
-    codec, x = gw.NDQSG(), gaussian(1000)
+    codec, x = gw.NDQSG(**PAPER, block=512), gaussian(1000)
     payload = codec.nested.encode(x, KEY.of(rank=1))
     with pytest.raises(
         ValueError, match="pass them all to `mean_into`, or encode with the plain c"
@@ -309,7 +330,7 @@ def reduce_steps(rank, codec, collective, correlation, steps):
 @pytest.mark.parametrize("collective", ["all_gather", "two_shot"])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_workers_that_agree_are_nested_from_the_second_step_on(worlds, size, collective):
-    codec = gw.NDQSG(block=4096)
+    codec = gw.NDQSG(**PAPER, block=4096)
     answers = worlds[size].run(reduce_steps, codec, collective, 0.99, 3)
     first = answers[0]
     for rank, (results, bits, rates, failures, fallbacks, texts) in enumerate(answers):
@@ -325,7 +346,7 @@ def test_workers_that_agree_are_nested_from_the_second_step_on(worlds, size, col
 @pytest.mark.parametrize("collective", ["all_gather", "two_shot"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_workers_that_disagree_are_told_so_and_sent_plain(worlds, size, collective):
-    answers = worlds[size].run(reduce_steps, gw.NDQSG(), collective, 0.0, 4)
+    answers = worlds[size].run(reduce_steps, gw.NDQSG(**PAPER, block=512), collective, 0.0, 4)
     for rank, (results, bits, rates, failures, fallbacks, texts) in enumerate(answers):
         assert all(torch.equal(a, b) for a, b in zip(results, answers[0][0], strict=True))
         assert rates[0] > 0.05
@@ -338,7 +359,7 @@ def test_workers_that_disagree_are_told_so_and_sent_plain(worlds, size, collecti
 
 def reduce_many(rank, names):
     """Two steps of parameters that workers disagree about; what is logged."""
-    reducer = Reducer(Link(), gw.NDQSG(), min_numel=0)
+    reducer = Reducer(Link(), gw.NDQSG(**PAPER, block=512), min_numel=0)
     with logged() as texts:
         for step in range(2):
             reducer.begin_step()
@@ -352,7 +373,7 @@ def reduce_many(rank, names):
 def test_one_warning_names_the_parameters_of_all_buckets(worlds):
     (few,), *others = worlds[2].run(reduce_many, ["a", "b"])
     assert others == [[]]
-    assert few.startswith("ndqsg: workers differ too much: up to ")
+    assert few.startswith(f"{SPEC}: workers differ too much: up to ")
     assert "% of the values of 'a', 'b' would be decoded wrong." in few
     (many,), *_ = worlds[2].run(reduce_many, list("abcdefg"))
     assert "values of 'a', 'b', 'c', 'd' and 3 more would" in many
@@ -374,8 +395,8 @@ def descend(rank, spec, steps):
 def test_descent_does_not_diverge_where_workers_disagree(worlds):
     """As near to the optimum as DQSG; nested payloads sent regardless are far off it."""
     dithered, _ = worlds[4].run(descend, "dqsg:levels=3", 40)[0]
-    default, failures = worlds[4].run(descend, "ndqsg", 40)[0]
-    regardless, counted = worlds[4].run(descend, "ndqsg:max_failures=1.0", 40)[0]
+    default, failures = worlds[4].run(descend, SPEC, 40)[0]
+    regardless, counted = worlds[4].run(descend, f"{SPEC},max_failures=1.0", 40)[0]
     assert failures == 0
     assert default < 1.2 * dithered
     assert counted > 10_000
@@ -385,7 +406,7 @@ def test_descent_does_not_diverge_where_workers_disagree(worlds):
 def attach_and_resume(rank):
     """Three steps of DDP: statistics, and the state that another attachment takes over."""
     modules = [DistributedDataParallel(nn.Linear(128, 128, bias=False)) for _ in range(2)]
-    handle, other = (gw.attach(module, gw.NDQSG(block=1024)) for module in modules)
+    handle, other = (gw.attach(module, gw.NDQSG(**PAPER, block=1024)) for module in modules)
     for step in range(3):
         torch.manual_seed(step)  # the same on every rank: workers agree
         modules[0](torch.randn(256, 128)).square().sum().backward()
@@ -415,7 +436,10 @@ def test_failure_rates_are_in_the_state_and_in_the_statistics(worlds):
         ({"ratio": 4}, "`ratio` must be an odd integer of 3 or more.* got 4; 3 sends the fewest"),
         ({"ratio": 1}, "got 1"),
         ({"ratio": 3.0}, "got 3.0"),
-        ({"ratio": 7}, "saves nothing: the plain code has 7 levels; lower `ratio`, or raise `leve"),
+        (
+            {"levels": 3, "ratio": 7},
+            "saves nothing: the plain code has 7 levels; lower `ratio`, or raise `leve",
+        ),
         ({"levels": 1}, "raise `levels` to 2 or more"),
         ({"alpha": 0}, "`alpha` must be above 0 and at most 1, got 0; use 1.0"),
         ({"alpha": 1.5}, "got 1.5"),
@@ -432,11 +456,13 @@ def test_bad_settings_are_refused(settings, match):
 
 def with_feedback(rank):
     with pytest.raises(ValueError, match="leave `error_feedback` out, or use `DQSG`"):
-        Reducer(Link(), gw.NDQSG(), error_feedback=True)
+        Reducer(Link(), gw.NDQSG(**PAPER, block=512), error_feedback=True)
     with only_first_warns(rank, "a single all_reduce has nothing to go by"):
-        gw.all_reduce(data(0, 20_000), gw.NDQSG(block=4096))
+        gw.all_reduce(data(0, 20_000), gw.NDQSG(**PAPER, block=4096))
     x = data(0, 20_000)
-    COLLECTIVES["all_gather"].reduce(Link(), whole([Part(x, 0, gw.NDQSG().plain)]), KEY)
+    COLLECTIVES["all_gather"].reduce(
+        Link(), whole([Part(x, 0, gw.NDQSG(**PAPER, block=512).plain)]), KEY
+    )
     return x
 
 

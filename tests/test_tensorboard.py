@@ -89,12 +89,14 @@ def test_error_by_layer_is_that_of_the_message(worlds, tmp_path):
         assert low > 0
 
 
-@pytest.mark.parametrize("spec", ["none", "fp16", "global-qsgd", "gradiveq", "fft", "ndqsg"])
+@pytest.mark.parametrize(
+    "spec", ["none", "fp16", "global-qsgd", "gradiveq:inner=none", "fft", "ndqsg"]
+)
 def test_every_kind_of_codec_has_an_error(worlds, tmp_path, spec):
     worlds[2].run(train, str(tmp_path), spec, 2, {"every": 1, "nmse": True})
     errors = scalars(str(tmp_path))["gradwire/nmse"].values()
     assert all(0 <= error < 1 for error in errors)
-    assert all(error == 0 for error in errors) == (spec in ("none", "gradiveq"))
+    assert all(error == 0 for error in errors) == (spec in ("none", "gradiveq:inner=none"))
 
 
 class Vector(nn.Module):

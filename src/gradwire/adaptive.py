@@ -109,6 +109,9 @@ class AdaptiveCodec(Codec, Generic[S]):
         """The share of the residual to add to the gradient of this step: all of it, mostly."""
         return 1.0
 
+    def settle(self, state: S, learned: S, layout: Layout, owed: Tensor) -> None:
+        """Bring the residual up to date, in place, after a step that made `learned` of `state`."""
+
     def counts(self, state: S, seen: Seen, numel: int, world: int) -> dict[str, float]:
         """What a step of `numel` values of each of `world` workers adds to `Stats.counts`."""
         return {}
@@ -175,6 +178,10 @@ class AffineCodec(Codec):
 
     It commutes with the mean, so the images of all workers are reduced, and their mean is
     expanded. All of it is exact: every machine gets the same bits.
+
+    It commutes with sums over steps, too. So what it loses need not be worked out in every step:
+    `owe` adds vectors up, and `settle` takes off at the end what the images of all have said. What
+    is owed meanwhile has no image, but for what was owed before the `first` step.
     """
 
     collective = "image_reduce"
@@ -189,6 +196,11 @@ class AffineCodec(Codec):
     def image_numel(self) -> int:
         """How long an image is."""
 
+    @property
+    @abstractmethod
+    def is_first(self) -> bool:
+        """Is this the first step, in which what is owed is to be sent?"""
+
     @abstractmethod
     def project(self, x: Tensor, image: Tensor) -> tuple[float, float]:
         """Write the image of `x` (float32); the energies of it, and of what it loses of `x`."""
@@ -200,3 +212,15 @@ class AffineCodec(Codec):
     @abstractmethod
     def subtract_image(self, minus_image: Tensor, out: Tensor) -> None:
         """Take what the negative of `minus_image` says off `out` (float32)."""
+
+    @abstractmethod
+    def lost(self, x: Tensor, owed: Tensor) -> float:
+        """About the energy that is lost of `x` and of all that was owed before, together."""
+
+    @abstractmethod
+    def owe(self, x: Tensor, owed: Tensor) -> None:
+        """Add `x` to the vectors whose loss is `owed` (float32)."""
+
+    @abstractmethod
+    def settle(self, owed: Tensor) -> None:
+        """Leave of all the vectors that were added to `owed` what their images did not say."""

@@ -38,10 +38,9 @@ import torch
 from torch import Tensor
 
 from gradwire import scratch
-from gradwire.adaptive import AdaptiveCodec
+from gradwire.adaptive import FittedCodec
 from gradwire.codec import Codec, check_input
 from gradwire.codecs import as_codec, parse
-from gradwire.codecs.cast import Floats
 from gradwire.codecs.settings import SpelledCodec
 from gradwire.key import Key
 from gradwire.scratch import Scratch
@@ -275,10 +274,10 @@ def _spec(codec: Codec) -> str:
 
 
 def _check_stands_alone(codec: Codec) -> None:
-    if isinstance(codec, AdaptiveCodec) and isinstance(codec.first(1), Floats):
+    if isinstance(codec, FittedCodec):
         raise ValueError(
-            f"{codec} learns from the gradients of earlier steps, and a message has none: it would "
-            "be plain float32. Use it with `attach`; for messages `dqsg:bits_per_value=2.0` or "
+            f"{codec} learns from the gradients of earlier steps, and a message has none: it could "
+            "not be compressed. Use it with `attach`; for messages `dqsg:bits_per_value=2.0` or "
             "`qsgd:bits=4` are good."
         )
 

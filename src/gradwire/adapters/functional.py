@@ -9,10 +9,9 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch import Tensor
 
-from gradwire.adaptive import AdaptiveCodec
+from gradwire.adaptive import AdaptiveCodec, FittedCodec
 from gradwire.codec import Codec, check_input
 from gradwire.codecs import as_codec
-from gradwire.codecs.cast import Floats
 from gradwire.collectives.parts import Part
 from gradwire.reduction.reducer import Reducer
 from gradwire.reduction.streams import check_seed
@@ -44,7 +43,7 @@ def all_reduce(
         )
     codec = as_codec(codec)
     check_seed(seed)
-    if isinstance(codec, AdaptiveCodec) and isinstance(codec.first(1), Floats):
+    if isinstance(codec, FittedCodec):
         raise ValueError(
             f"{codec!r} learns over many steps, which `all_reduce` does not connect; use "
             "`attach`, or a codec without memory."

@@ -69,7 +69,7 @@ REGISTRY: dict[str, Entry] = {
         (
             "ndqsg",
             "ndqsg:levels=7,ratio=5,alpha=0.9,nested_fraction=0.7,block=64",
-            "ndqsg:levels=5,block=none",
+            "ndqsg:levels=3,block=512,wire=packed",
         ),
     ),
     "eden": Entry(

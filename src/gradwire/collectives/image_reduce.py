@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,11 +12,14 @@ from gradwire.adaptive import AffineCodec
 from gradwire.codec import Codec
 from gradwire.collectives.code_reduce import CodeReduce, sum_codes
 from gradwire.collectives.collective import Collective, Sighting
-from gradwire.collectives.feedback import settle, sources
+from gradwire.collectives.feedback import sources, tell
 from gradwire.collectives.parts import Part, Slice, whole
 from gradwire.collectives.sums import Sum
+from gradwire.kernels.exact import is_finite
 from gradwire.key import Key
 from gradwire.transport.link import Link
+
+_MODERATE = 2.0**100
 
 
 class ImageReduce(Collective):
@@ -33,14 +36,13 @@ class ImageReduce(Collective):
         return CodeReduce().message_nbytes(affine.through, affine.image_numel, world)
 
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
-        maps, inputs = [_affine(piece.codec) for piece in pieces], sources(link, pieces)
+        maps = [_affine(piece.codec) for piece in pieces]
+        inputs = sources(link, [_due(*each) for each in zip(pieces, maps, strict=True)])
         sizes = [each.image_numel for each in maps]
         images = torch.split(link.floats("images", sum(sizes)), sizes)
+        rows = zip(pieces, maps, inputs, images, strict=True)
         with link.account.timed("encode"):
-            energies = torch.tensor(
-                [m.project(x, y) for m, x, y in zip(maps, inputs, images, strict=True)],
-                dtype=torch.float64,
-            )
+            energies = torch.tensor([_project(*row) for row in rows], dtype=torch.float64)
         link.sum_in_order(energies.view(-1))
         link.account.message(sum(piece.numel for piece in pieces), energies.nbytes)
         shadows = whole(
@@ -53,7 +55,8 @@ class ImageReduce(Collective):
         with link.account.timed("decode"):
             for piece, each, source, added in zip(pieces, maps, inputs, sums, strict=True):
                 image = _Image(each, added)
-                settle(link, piece, source, image.decode, image.subtract)
+                tell(piece, source, image.subtract)
+                image.settle(link, piece)
         means = (energies / link.size).tolist()
         return [(piece, (sent, lost)) for piece, (sent, lost) in zip(pieces, means, strict=True)]
 
@@ -74,15 +77,53 @@ class _Image:
     affine: AffineCodec
     added: Sum
 
-    def decode(self, out: Tensor) -> None:
-        image = self.added.piece.values
+    def settle(self, link: Link, piece: Slice) -> None:
+        """Store the mean, and owe the gradient that it takes the place of, if the mean is finite.
+
+        Every rank sees the same mean, so all decide alike.
+        """
+        image, values = self.added.piece.values, piece.values
         self.added.decode(image)
-        self.affine.expand(image, out)
+        direct = values.dtype == torch.float32
+        target = values if direct else link.floats("target", piece.numel)
+        if not direct:
+            self.affine.expand(image, target)
+        fits = _is_moderate(image) if direct else is_finite(target.to(values.dtype))
+        if piece.residual is not None and fits:
+            self.affine.owe(values, piece.residual)
+        if direct:
+            self.affine.expand(image, target)
+        else:
+            values.copy_(target)
 
     def subtract(self, out: Tensor) -> None:
+        """Take what this worker has sent off `out`."""
         image = self.added.piece.values
         self.added.subtract(image.zero_())
         self.affine.subtract_image(image, out)
+
+
+def _due(piece: Slice, affine: AffineCodec) -> Slice:
+    """What is owed has no image, but in the first step."""
+    return piece if affine.is_first else replace(piece, part=replace(piece.part, residual=None))
+
+
+def _project(
+    piece: Slice, affine: AffineCodec, source: Tensor, image: Tensor
+) -> tuple[float, float]:
+    """Write the image; the energies of it, and of all that is lost by now."""
+    sent, lost = affine.project(source, image)
+    if piece.residual is not None and not affine.is_first:
+        lost = affine.lost(piece.values, piece.residual)
+    return sent, lost
+
+
+def _is_moderate(image: Tensor) -> bool:
+    """Are all values so far from the end of float32 that what they say must be finite?
+
+    The gradient is needed for the residual, and gone once the mean is written in its place.
+    """
+    return not image.numel() or bool(image.abs().max() < _MODERATE)
 
 
 def _affine(codec: Codec) -> AffineCodec:

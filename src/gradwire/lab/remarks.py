@@ -15,7 +15,7 @@ COMPRESSING = (
     "nested",
     "plain",
 )  # how `Stats.learned` starts if something is compressed
-HOPELESS = "raw"  # and for one that gains nothing
+HOPELESS = "whole"  # and for one that gains nothing
 
 
 class _Passing(logging.Handler):
@@ -65,18 +65,19 @@ def on_run(
 def _on_learning(
     codec: str, learned: Sequence[dict[str, str]], end: dict[str, str]
 ) -> Iterator[str]:
-    raw = sum(not any(s.startswith(COMPRESSING) for s in step.values()) for step in learned)
+    whole = sum(not any(s.startswith(COMPRESSING) for s in step.values()) for step in learned)
     hopeless = sum(state.startswith(HOPELESS) for state in end.values())
     if hopeless:
         yield (
             f"{codec} cannot compress {hopeless} of {counted(len(end), 'parameter')}; "
-            "what it cannot compress travels raw."
+            "what it cannot compress travels whole."
         )
-    if raw == len(learned) and hopeless < len(end):
+    if whole == len(learned) and hopeless < len(end):
         yield (
-            f"{codec} was still learning in all {counted(raw, 'step')} and sent them raw, so its "
-            "bytes and its score are those of `none`. Train for more steps, or give it fewer "
-            "`warmup_steps` and `train_steps`."
+            f"{codec} was still learning in all {counted(whole, 'step')} and sent them whole, so "
+            "its bytes and its score are those of its inner codec. Train for more steps, or give "
+            "it fewer `warmup_steps` and `train_steps`."
         )
-    elif raw:
-        yield f"{codec} was still learning in {raw} of {counted(len(learned), 'step')}, sent raw."
+    elif whole:
+        steps = f"{whole} of {counted(len(learned), 'step')}"
+        yield f"{codec} was still learning in {steps}, sent whole."

@@ -102,6 +102,8 @@ class Adaptation:
                 _layout(part),
             )
             learned = self.codec.learn(state, layout, part.values, seen, owing=self._owing)
+            if part.residual is not None:
+                self.codec.settle(state, learned, layout, part.residual)
             counts = self.codec.counts(state, seen, part.values.numel(), self._world)
             with self._lock:
                 self.counts.update(counts)
@@ -143,7 +145,7 @@ class Adaptation:
     def _adapted(self, part: Part) -> Part:
         state = self.state(part)
         codec = self.codec.codec_for(state, _layout(part))
-        return replace(part, codec=codec, share=self.codec.share_due(state))
+        return replace(part, codec=codec, share=part.share * self.codec.share_due(state))
 
     def _fit(self, codec: FittedCodec[Any], link: Link, parts: Sequence[Part]) -> None:
         """Fit the states that are due for it. Rank 0 works it out: others may find other bits."""

@@ -21,18 +21,23 @@ from gradwire.codec import SummableCodec
 from gradwire.codecs.gradiveq.slicing import Slicing
 from gradwire.key import Key
 
+_MAX_SEEN = 64
+"""Slices that the energy of what is owed is estimated from."""
+
 
 @dataclass(frozen=True, eq=False)
 class Projection(AffineCodec):
     """Slices by their coefficients in `basis` (d, K), after their `mean` (slices, K) is taken off.
 
-    As a payload, to measure it by, the image is that of `inner`.
+    As a payload, to measure it by, the image is that of `inner`. What `inner` loses of an image is
+    not owed: it is unbiased, or rounds.
     """
 
     slicing: Slicing
     basis: Tensor
     mean: Tensor
     inner: SummableCodec
+    is_first: bool = True
 
     unbiased = False
     grain = None
@@ -76,6 +81,44 @@ class Projection(AffineCodec):
         kernels.for_device(out.device).combine(self.basis, minus_coefficients, slices, slices)
         tail.add_(minus_tail)
         self.slicing.restore(ordered, out)
+
+    def lost(self, x: Tensor, owed: Tensor) -> float:
+        """From some of the slices, evenly spread: all would take a third product."""
+        slices, _ = self.slicing.cut(x)
+        before, _ = self.slicing.cut(owed)
+        count = len(slices)
+        num_seen = min(count, _MAX_SEEN)
+        seen = torch.arange(num_seen) * count // max(num_seen, 1)
+        _, energies = self._coefficients(slices[seen] - self.mean[seen] + before[seen])
+        all_of_it, said = (math.fsum(column) for column in energies.T.tolist())
+        return max(all_of_it - said, 0.0) * count / max(num_seen, 1)
+
+    def owe(self, x: Tensor, owed: Tensor) -> None:
+        """Add x - mu; of the tail nothing is lost."""
+        owed.add_(x)
+        ordered = self.slicing.ordered(owed)
+        slices, tail = self.slicing.split(ordered)
+        slices.sub_(self.mean)
+        tail.zero_()
+        self.slicing.restore(ordered, owed)
+
+    def settle(self, owed: Tensor) -> None:
+        """(I - U U^T) of the sum is the sum of what was lost."""
+        ordered = self.slicing.ordered(owed)
+        slices, tail = self.slicing.split(ordered)
+        said, _ = self._coefficients(slices)
+        kernels.for_device(owed.device).combine(self.basis, said.neg_(), slices, slices)
+        tail.zero_()
+        self.slicing.restore(ordered, owed)
+
+    def _coefficients(self, centred: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of slices whose mean is off, and the energies of both."""
+        coefficients = torch.empty(len(self.basis), len(centred))
+        energies = torch.empty(len(centred), 2, dtype=torch.float64)
+        kernels.for_device(centred.device).project(
+            centred, torch.zeros_like(centred), self.basis, coefficients, energies
+        )
+        return coefficients, energies
 
     def _parts_of(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """The coefficients (d, slices) and the tail."""

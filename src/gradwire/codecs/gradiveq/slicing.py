@@ -9,6 +9,8 @@ from torch import Tensor
 
 from gradwire.adaptive import Layout
 
+_SHORTEST = 32
+
 
 @dataclass(frozen=True)
 class Slicing:
@@ -32,6 +34,18 @@ class Slicing:
     def numel(self) -> int:
         """Values of the parameter."""
         return math.prod(self.layout.shape)
+
+    @property
+    def lengths(self) -> list[int]:
+        """How long slices may be: `size`, a half of it, and so on.
+
+        >>> Slicing(Layout.flat(1568), 1568).lengths
+        [1568, 784, 392, 196, 98, 49]
+        """
+        found = [self.size]
+        while found[-1] % 2 == 0 and found[-1] >= 2 * _SHORTEST:
+            found.append(found[-1] // 2)
+        return found
 
     @property
     def count(self) -> int:

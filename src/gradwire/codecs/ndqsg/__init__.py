@@ -38,12 +38,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from gradwire.adaptive import AdaptiveCodec, Layout, State
 from gradwire.codec import Codec, Seen
+from gradwire.codecs.coding import CODINGS
 from gradwire.codecs.dqsg import check_levels, is_number
 from gradwire.codecs.ndqsg.lattice import Lattice
 from gradwire.codecs.settings import SpelledCodec
@@ -65,14 +66,16 @@ class NDQSG(AdaptiveCodec[Agreement], SpelledCodec):
     """Quantize with subtractive dither; some workers lean on what the others have sent.
 
     levels: levels on each side of zero, up to the block's largest value (2 to 127).
-    ratio: an odd number of levels that a nested worker tells apart, fewer than 2 levels + 1.
+    ratio: an odd number of levels that a nested worker tells apart, fewer than 2 levels + 1; 0 is
+        the largest up to five eighths of that.
     alpha: how much of the difference from the others is sent (above 0, up to 1).
     nested_fraction: the share of workers that are nested; rank 0 never is.
-    block: values that share a scale.
+    block: values that share a scale; None, as in the paper, is all of them.
     max_failures: the share of wrong values above which the plain code is sent; 1 is never.
+    wire: "zstd", "elias" or "packed", as for `DQSG`, of plain and of nested codes.
 
     >>> import torch, gradwire as gw
-    >>> codec = gw.NDQSG()
+    >>> codec = gw.NDQSG(levels=3, block=512, wire="packed")
     >>> near = [torch.linspace(-1, 1, 1000), torch.linspace(-1, 1, 1000) + 0.01]
     >>> mean = gw.simulate(codec.nested, near, gw.Key(seed=1))
     >>> (mean - sum(near) / 2).abs().max() < 1 / 3
@@ -81,12 +84,13 @@ class NDQSG(AdaptiveCodec[Agreement], SpelledCodec):
     [387, 262]
     """
 
-    levels: int = 3
-    ratio: int = 3
+    levels: int = 15
+    ratio: int = 0
     alpha: float = 1.0
     nested_fraction: float = 0.5
-    block: int | None = 512
+    block: int | None = None
     max_failures: float = 0.005
+    wire: str = "zstd"
 
     unbiased = True  # but for values that are decoded wrong: `max_failures`
     fixed_size = False
@@ -96,6 +100,10 @@ class NDQSG(AdaptiveCodec[Agreement], SpelledCodec):
     def __post_init__(self) -> None:
         check_levels(self.levels)
         check_block(self.block)
+        if self.wire not in CODINGS:
+            raise ValueError(f'`wire` must be "packed", "elias" or "zstd", got {self.wire!r}.')
+        if self.ratio == 0 and isinstance(self.ratio, int):
+            object.__setattr__(self, "ratio", self._default_ratio)
         if not isinstance(self.ratio, int) or self.ratio < 3 or self.ratio % 2 == 0:
             raise ValueError(
                 f"`ratio` must be an odd integer of 3 or more, so that coarse points are fine "
@@ -117,6 +125,17 @@ class NDQSG(AdaptiveCodec[Agreement], SpelledCodec):
             raise ValueError(f"`max_failures` must be in [0, 1], got {self.max_failures!r}.")
 
     @property
+    def _default_ratio(self) -> int:
+        return max(3, (5 * (2 * self.levels + 1) // 8 - 1) // 2 * 2 + 1)
+
+    def settings(self) -> dict[str, Any]:
+        """As for any codec; a ratio that follows from the levels need not be said."""
+        found = super().settings()
+        if self.ratio == self._default_ratio:
+            found.pop("ratio", None)
+        return found
+
+    @property
     def grain(self) -> int | None:
         return grain_of(self.block)
 
@@ -136,7 +155,9 @@ class NDQSG(AdaptiveCodec[Agreement], SpelledCodec):
         return self._lattice(nests=True)
 
     def _lattice(self, *, nests: bool) -> Lattice:
-        return Lattice(self.levels, self.ratio, self.alpha, self.nested_fraction, self.block, nests)
+        return Lattice(
+            self.levels, self.ratio, self.alpha, self.nested_fraction, self.block, nests, self.wire
+        )
 
     def trusts(self, failure_rate: float | None) -> bool:
         """Is a share of wrong values, None if unknown, low enough for nested payloads?"""

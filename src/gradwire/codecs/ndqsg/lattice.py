@@ -35,6 +35,7 @@ class Lattice(Codec):
     nested_fraction: float
     block: int | None
     nests: bool
+    wire: str
 
     unbiased = True
     fixed_size = False
@@ -54,7 +55,7 @@ class Lattice(Codec):
         return math.floor((rank + 1) * f) > math.floor(rank * f)
 
     def max_nbytes(self, numel: int) -> int:
-        """That of a plain payload; nested ones are shorter."""
+        """Room for either payload; packed, nested ones are never longer."""
         return HEAD + self._coding(False).max_nbytes(numel)
 
     def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
@@ -142,7 +143,7 @@ class Lattice(Codec):
 
     def _coding(self, nested: bool) -> Coding:
         levels = self.ratio // 2 if nested else self.levels
-        return Coding("packed", (2 * levels).bit_length(), levels, self.block)
+        return Coding(self.wire, (2 * levels).bit_length(), levels, self.block)
 
     def _read(self, payload: Tensor, numel: int, key: Key) -> Received:
         head = payload[:HEAD].tolist()
@@ -150,4 +151,6 @@ class Lattice(Codec):
             raise ValueError(f"the head of the payload is damaged: {head}, expected 0 or 1.")
         coding = self._coding(head[0] == 1)
         scales, codes = coding.decode(payload[HEAD:], numel)
+        if self.wire == "zstd":
+            codes = codes.clone()  # the room is that of the next payload, too
         return Received(head[0] == 1, steps_of(scales, self.levels), codes, coding.width, key)

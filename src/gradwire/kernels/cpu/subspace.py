@@ -1,8 +1,9 @@
 """Coefficients in a basis, and sums of its vectors, in Numba.
 
 Both are matrix products, blocked in the usual way: tiles of the result stay in registers while all
-vectors are added to them, from copies of both factors that lie in the order of use. Only the sums
-are in no other order than that of their terms, so that every machine gets the same bits.
+vectors are added to them, from copies of both factors that lie in the order of use and stay in the
+caches meanwhile. Only the sums are in no other order than that of their terms, so that every
+machine gets the same bits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils as numba_cgutils
@@ -17,23 +19,25 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from gradwire.kernels.cpu.compiler import jit
-from gradwire.kernels.cpu.scales import sum_of_squares, tree_sum
-from gradwire.kernels.formats.layout import TILE
+from gradwire.kernels.cpu.scales import tree_sum
 
 cgutils: Any = numba_cgutils
 
-_ROWS, _LANES = 6, 16
-"""A tile: twelve of the sixteen registers of AVX2, or six of AVX-512."""
-_GROUPS = 32
-"""The coefficients of so many tiles below each other stay in L2."""
+_LANES = 16
+_ROWS = 12 if "+avx512f" in llvm.get_host_cpu_features().flatten() else 6
+"""A tile: twelve of the sixteen registers of AVX2, or of the 32 of AVX-512."""
+_GROUPS = 8
+"""So many tiles below each other meet a panel of vectors while it is in L1."""
+_TILE = 256
+"""Values of slices, and vectors for them, that are in L1 at a time."""
 
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_F32, _LANES)
+_DOUBLES = ir.VectorType(ir.DoubleType(), _LANES)
 
 
 def combine(basis: Tensor, coefficients: Tensor, base: Tensor, out: Tensor) -> None:
-    out.copy_(base)
-    _combine(basis.numpy(), coefficients.numpy(), out.numpy())
+    _combine(basis.numpy(), coefficients.numpy(), base.numpy(), out.numpy())
 
 
 def project(
@@ -43,23 +47,27 @@ def project(
     _project(*arrays)
 
 
+def _vector_at(builder: Any, base: Any, index: Any, vector: Any = _VECTOR) -> Any:
+    return builder.bitcast(builder.gep(base, [index]), vector.as_pointer())
+
+
 def _build_add_products(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """A loop in LLVM's own terms: a compiler left to itself keeps no tile in registers."""
-    out, stride, weights, apart, step, vectors, count = arguments
+    base, out, stride, weights, apart, step, vectors, count = arguments
     floats = _F32.as_pointer()
-    out, weights, vectors = (builder.inttoptr(each, floats) for each in (out, weights, vectors))
+    base, out, weights, vectors = (
+        builder.inttoptr(each, floats) for each in (base, out, weights, vectors)
+    )
     vector_fma = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
     fma = cgutils.get_or_insert_function(builder.module, vector_fma, f"llvm.fma.v{_LANES}f32")
     unset = ir.Constant(_VECTOR, ir.Undefined)
     first_lane = ir.Constant(ir.VectorType(_I32, _LANES), [0] * _LANES)
-
-    def vector_at(base: Any, index: Any) -> Any:
-        return builder.bitcast(builder.gep(base, [index]), _VECTOR.as_pointer())
-
-    places = [vector_at(out, builder.mul(_I64(row), stride)) for row in range(_ROWS)]
-    sums = [cgutils.alloca_once_value(builder, builder.load(place, align=4)) for place in places]
+    places = [builder.mul(_I64(row), stride) for row in range(_ROWS)]
+    starts = [builder.load(_vector_at(builder, base, place), align=4) for place in places]
+    sums = [cgutils.alloca_once_value(builder, start) for start in starts]
     with cgutils.for_range(builder, count) as loop:
-        vector = builder.load(vector_at(vectors, builder.mul(loop.index, _I64(_LANES))), align=4)
+        at = builder.mul(loop.index, _I64(_LANES))
+        vector = builder.load(_vector_at(builder, vectors, at), align=4)
         for row, total in enumerate(sums):
             at = builder.add(builder.mul(loop.index, step), builder.mul(_I64(row), apart))
             weight = builder.load(builder.gep(weights, [at]))
@@ -67,40 +75,65 @@ def _build_add_products(context: Any, builder: Any, signature: Any, arguments: A
             weight = builder.shuffle_vector(weight, unset, first_lane)
             builder.store(builder.call(fma, [weight, vector, builder.load(total)]), total)
     for place, total in zip(places, sums, strict=True):
-        builder.store(builder.load(total), place, align=4)
+        builder.store(builder.load(total), _vector_at(builder, out, place), align=4)
     return context.get_dummy_value()
 
 
-def _type_add_products(typingctx, out, stride, weights, apart, step, vectors, count):  # type: ignore[no-untyped-def]
-    """Add the sum over j < count of weight(row, j) * vectors[j] to each row of the tile at `out`.
+def _type_add_products(typingctx, base, out, stride, weights, apart, step, vectors, count):  # type: ignore[no-untyped-def]
+    """Write to each row of the tile at `out` that of the tile at `base`, plus a sum of vectors.
 
-    Addresses: `vectors` is (count, _LANES), the rows of the tile are `stride` values apart, and
-    weight(row, j) is row * apart + j * step values from `weights`.
+    That is the sum over j < count of weight(row, j) * vectors[j]. Addresses: `vectors` is (count,
+    _LANES), the rows of both tiles are `stride` values apart, and weight(row, j) is
+    row * apart + j * step values from `weights`.
     """
-    return types.void(*[types.int64] * 7), _build_add_products
+    return types.void(*[types.int64] * 8), _build_add_products
 
 
 _add_products: Any = intrinsic(_type_add_products)
 
 
+def _build_add_squares(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    values, count, lanes = arguments
+    values = builder.inttoptr(values, _F32.as_pointer())
+    place = builder.inttoptr(lanes, _DOUBLES.as_pointer())
+    total = cgutils.alloca_once_value(builder, builder.load(place, align=8))
+    with cgutils.for_range(builder, count) as loop:
+        at = _vector_at(builder, values, builder.mul(loop.index, _I64(_LANES)))
+        wide = builder.fpext(builder.load(at, align=4), _DOUBLES)
+        builder.store(builder.fadd(builder.load(total), builder.fmul(wide, wide)), total)
+    builder.store(builder.load(total), place, align=8)
+    return context.get_dummy_value()
+
+
+def _type_add_squares(typingctx, values, count, lanes):  # type: ignore[no-untyped-def]
+    """Add the squares of `count` vectors of float32 at `values` to those of float64 at `lanes`."""
+    return types.void(*[types.int64] * 3), _build_add_squares
+
+
+_add_squares: Any = intrinsic(_type_add_squares)
+
+
 @jit
-def _combine(basis, coefficients, out):  # type: ignore[no-untyped-def]
+def _combine(basis, coefficients, base, out):  # type: ignore[no-untyped-def]
     rank, count, width = basis.shape[0], out.shape[0], out.shape[1]
     vectors, weights = _packed(basis, _LANES), _packed(coefficients, _ROWS)
     edge = np.zeros((_ROWS, _LANES), np.float32)
+    room = edge.ctypes.data
     for first in range(0, len(weights), _GROUPS):
         for panel in range(len(vectors)):
             for group in range(first, min(first + _GROUPS, len(weights))):
                 row, column = group * _ROWS, panel * _LANES
                 ours, theirs = weights[group].ctypes.data, vectors[panel].ctypes.data
                 if row + _ROWS <= count and column + _LANES <= width:
-                    place = out.ctypes.data + 4 * (row * width + column)
-                    _add_products(place, width, ours, 1, _ROWS, theirs, rank)
+                    at = 4 * (row * width + column)
+                    place, start = out.ctypes.data + at, base.ctypes.data + at
+                    _add_products(start, place, width, ours, 1, _ROWS, theirs, rank)
                 else:
-                    tile = out[row : row + _ROWS, column : column + _LANES]
-                    edge[: tile.shape[0], : tile.shape[1]] = tile
-                    _add_products(edge.ctypes.data, _LANES, ours, 1, _ROWS, theirs, rank)
-                    tile[:] = edge[: tile.shape[0], : tile.shape[1]]
+                    rows, columns = min(_ROWS, count - row), min(_LANES, width - column)
+                    old = base[row : row + rows, column : column + columns]
+                    edge[:rows, :columns] = old
+                    _add_products(room, room, _LANES, ours, 1, _ROWS, theirs, rank)
+                    out[row : row + rows, column : column + columns] = edge[:rows, :columns]
 
 
 @jit
@@ -118,43 +151,55 @@ def _packed(matrix, width):  # type: ignore[no-untyped-def]
 
 @jit
 def _project(slices, mean, basis, coefficients, energies):  # type: ignore[no-untyped-def]
-    """Slices are taken some at a time, and of them a tile, centred, that stays in L1."""
+    """Some slices at a time, and a tile of them, centred, that meets one panel after the other."""
     count, width = slices.shape
-    vectors = _packed(basis.T, _LANES)
-    centred, squares = np.zeros((_ROWS, TILE), np.float32), np.empty(TILE, np.float64)
-    sums = np.empty((len(vectors), _ROWS, _LANES), np.float32)
-    for first in range(0, count, _ROWS):
-        rows = min(_ROWS, count - first)
+    vectors, together = _packed(basis.T, _LANES), _GROUPS * _ROWS
+    centred = np.zeros((together, _TILE), np.float32)
+    sums = np.empty((len(vectors), together, _LANES), np.float32)
+    lanes = np.empty((together, _LANES), np.float64)
+    for first in range(0, count, together):
+        rows = min(together, count - first)
         sums[:] = 0
-        energies[first : first + rows] = 0
-        for at in range(0, width, TILE):
-            size = min(TILE, width - at)
+        lanes[:] = 0
+        for at in range(0, width, _TILE):
+            size = min(_TILE, width - at)
             for row in range(rows):
-                tile, m = centred[row], first + row
-                source, base = slices[m, at : at + size], mean[m, at : at + size]
-                for k in range(size):
-                    tile[k] = source[k] - base[k]
-                tile[size:] = 0
-                energies[m, 0] += sum_of_squares(tile, squares)
+                _centre(slices[first + row], mean[first + row], at, size, centred[row])
+                square_vectors = -(-size // _LANES)
+                _add_squares(centred[row].ctypes.data, square_vectors, lanes[row].ctypes.data)
             for panel in range(len(vectors)):
-                place, theirs = sums[panel].ctypes.data, vectors[panel, at:].ctypes.data
-                _add_products(place, _LANES, centred.ctypes.data, TILE, 1, theirs, size)
+                theirs = vectors[panel, at:].ctypes.data
+                for row in range(0, rows, _ROWS):
+                    place, ours = sums[panel, row:].ctypes.data, centred[row:].ctypes.data
+                    _add_products(place, place, _LANES, ours, _TILE, 1, theirs, size)
+        _store(sums, rows, coefficients[:, first : first + rows])
         for row in range(rows):
-            _store(sums, row, coefficients[:, first + row])
-            energies[first + row, 1] = _energy(sums, row, len(basis), squares)
+            energies[first + row, 0] = tree_sum(lanes[row], _LANES)
+            energies[first + row, 1] = _energy(sums, row, len(basis), lanes[row])
 
 
 @jit
-def _store(sums, row, out):  # type: ignore[no-untyped-def]
-    """Copy the coefficients of one slice to their places."""
+def _centre(values, mean, at, size, out):  # type: ignore[no-untyped-def]
+    """Write `size` values from `at` on, less their mean, and zeros after them."""
+    source, base = values[at : at + size], mean[at : at + size]
+    for k in range(size):
+        out[k] = source[k] - base[k]
+    out[size:] = 0
+
+
+@jit
+def _store(sums, rows, out):  # type: ignore[no-untyped-def]
+    """Copy the coefficients of some slices to their places."""
     for j in range(len(out)):
-        out[j] = sums[j // _LANES, row, j % _LANES]
+        panel = sums[j // _LANES]
+        for row in range(rows):
+            out[j, row] = panel[row, j % _LANES]
 
 
 @jit
 def _energy(sums, row, rank, lanes):  # type: ignore[no-untyped-def]
     """The energy of the `rank` coefficients of one slice; `lanes` is room to work in."""
-    lanes[:_LANES] = 0
+    lanes[:] = 0
     for panel in range(len(sums)):
         part = sums[panel, row]
         for lane in range(min(_LANES, rank - panel * _LANES)):

@@ -22,13 +22,13 @@ class Subspace(Protocol):
 
         `slices` and `mean` are (slices, K), `basis` (d, K) and `coefficients` (d, slices), all
         float32; `energies` (slices, 2), float64, gets the squared norms of slices - mean and of the
-        coefficients. Products are added in the order of the K values. Squares are added by a
-        halving tree over the 512 values of a tile, and these tiles one by one; those of the
-        coefficients in 16 lanes side by side, and the lanes by a halving tree.
+        coefficients. Products are added in the order of the K values. Squares are added in 16 lanes
+        side by side, and the lanes by a halving tree.
         """
 
     def combine(self, basis: Tensor, coefficients: Tensor, base: Tensor, out: Tensor) -> None:
         """Write base + sum over j of coefficients[j] * basis[j] to `out`, in the order of j.
 
-        `basis` is (d, K), `coefficients` (d, slices), `base` and `out` (slices, K), all float32.
+        `basis` is (d, K), `coefficients` (d, slices), `base` and `out` (slices, K), all float32;
+        `out` may be `base`.
         """

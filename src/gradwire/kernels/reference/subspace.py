@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from gradwire.kernels.exact import tree_sum
-from gradwire.kernels.formats.layout import TILE
 
 LANES = 16
-"""Coefficients of a slice whose energies are added side by side."""
+"""Values of a slice whose energies are added side by side."""
 
 
 def project(
@@ -20,14 +19,14 @@ def project(
     for values, weights in zip(centred.T, basis.T, strict=True):
         total = fused(values[:, None], weights, total)
     coefficients.copy_(total.T)
-    energies.zero_()
-    for part in torch.split(centred.double().square(), TILE, dim=1):
-        energies[:, 0] += tree_sum(part)
-    squares = total.double().square()
-    lanes = torch.zeros(len(slices), LANES, dtype=torch.float64)
-    for part in torch.split(squares, LANES, dim=1):
+    energies[:, 0], energies[:, 1] = _energies(centred), _energies(total)
+
+
+def _energies(rows: Tensor) -> Tensor:
+    lanes = torch.zeros(len(rows), LANES, dtype=torch.float64)
+    for part in torch.split(rows.double().square(), LANES, dim=1):
         lanes[:, : part.shape[1]] += part
-    energies[:, 1] = tree_sum(lanes)
+    return tree_sum(lanes)
 
 
 def combine(basis: Tensor, coefficients: Tensor, base: Tensor, out: Tensor) -> None:
