@@ -37,7 +37,8 @@ def work(number: int, address: str) -> None:
 def serve() -> None:
     torch.manual_seed(0)
     model = perceptron()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 / WORKERS, momentum=0.9)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = gw.algorithms.per_push(sgd, WORKERS)  # every gradient makes a step of its own
     server = gw.algorithms.AsyncServer(model, optimizer, CODEC, address="localhost:0")
 
     start = multiprocessing.get_context("spawn").Process

@@ -9,7 +9,7 @@ from torch import nn
 
 import gradwire as gw
 from async_crew import MODEL, NUMEL, Hand, flat, hands, loss_of, model, serving, sgd
-from gradwire.algorithms import AsyncServer
+from gradwire.algorithms import AsyncServer, per_push
 from gradwire.algorithms.asynchronous import updates
 from gradwire.algorithms.asynchronous.descent import Descent
 from gradwire.algorithms.asynchronous.layout import exchanged
@@ -172,7 +172,7 @@ def test_a_worker_that_is_killed_or_frozen_stops_nobody():
         newcomer = Hand(server.address, QSGD)
         newcomer.answer(server)
         state = newcomer.do(server, "state")
-        assert torch.equal(state["weights"], in_order(server))
+        assert torch.equal(state["weights"], server._descent.ahead())
         assert newcomer.do(server, "step", 1) is True
         states = [record.state for record in server.stats().workers]
         assert states == [State.LOST, State.CONNECTED, State.CONNECTED, State.CONNECTED]
@@ -223,6 +223,40 @@ def test_late_gradients_are_damped_and_long_ones_clipped():
     assert moved([3.0, 4.0], 20, damping=None, clip=2.5) == [1.5, 2.0]
 
 
+def test_weights_are_sent_from_where_momentum_will_have_taken_them():
+    """If no more gradients come, that is where the model is when the next one is back."""
+    net = model()
+    flat_net = Flat(net.parameters())
+    descent = Descent(flat_net, sgd(net), None, AsyncSettings())
+    descent.push(torch.randn(NUMEL, generator=torch.Generator().manual_seed(0)), 0)
+    assert torch.equal(descent.ahead(), descent.weights)  # nobody is late
+    descent.usual.mean = 2.6
+    guess = descent.ahead()
+    assert not torch.allclose(guess, descent.weights, atol=1e-3)
+    for _ in range(3):
+        descent.push(torch.zeros(NUMEL), descent.version)
+    assert torch.allclose(guess, descent.weights, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+        lambda params: torch.optim.SGD(params, lr=0.1),
+        lambda params: torch.optim.Adam(params, lr=0.1),
+    ],
+)
+def test_pushes_of_n_workers_go_as_far_as_a_step_of_all(make):
+    """In the long run, with gradients that are all the same."""
+    weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
+    sync, pushed = make([weights[0]]), per_push(make([weights[1]]), 4)
+    for steps, optimizer in ((200, sync), (800, pushed)):
+        for _ in range(steps):
+            optimizer.param_groups[0]["params"][0].grad = torch.full((1,), -0.5)
+            optimizer.step()
+    assert weights[1].item() == pytest.approx(weights[0].item(), rel=0.01)
+
+
 def test_weights_that_are_not_finite_stop_the_server():
     net = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e30)
@@ -243,6 +277,7 @@ def with_norm():
         (model, QSGD, {"policy": Policy(warmup_steps=3)}, "`warmup_steps` of a policy"),
         (model, QSGD, {"max_delay": -1}, "`max_delay` must be an integer of at least 0, got -1"),
         (model, QSGD, {"damping": "half"}, "`damping` must be one of 'excess', 'inverse', None"),
+        (model, QSGD, {"lookahead": 2}, "`lookahead` must be from 0 to 1, got 2"),
         (model, QSGD, {"clip": 0.0}, "`clip` must be positive and finite, got 0.0"),
         (model, QSGD, {"address": "here"}, '`address` must be such as "10.0.0.1:29600"'),
         (model, QSGD, {"checkpoint_every": 0}, "`checkpoint_every` must be an integer"),

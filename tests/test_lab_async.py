@@ -54,8 +54,8 @@ def test_scores_are_those_of_the_server(results: list[dict[str, Any]]) -> None:
 
 
 def test_async_is_spelled_as_codecs_are() -> None:
-    made = parse_algorithm("async:max_delay=7,damping=none,clip=2.5,min_numel=0")
-    assert made == Async(max_delay=7, damping=None, clip=2.5, min_numel=0)
+    made = parse_algorithm("async:max_delay=7,damping=none,clip=2.5,lookahead=0,min_numel=0")
+    assert made == Async(max_delay=7, damping=None, clip=2.5, lookahead=0, min_numel=0)
     with pytest.raises(ValueError, match="`damping` must be one of"):
         parse_algorithm("async:damping=much")
 

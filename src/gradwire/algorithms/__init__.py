@@ -2,7 +2,8 @@
 
 from gradwire.algorithms.asynchronous import AsyncServer as AsyncServer
 from gradwire.algorithms.asynchronous import AsyncWorker as AsyncWorker
+from gradwire.algorithms.asynchronous import per_push as per_push
 from gradwire.algorithms.outer.steps import OuterSteps as OuterSteps
 from gradwire.algorithms.qsvrg import QSVRG as QSVRG
 
-__all__ = ["QSVRG", "AsyncServer", "AsyncWorker", "OuterSteps"]
+__all__ = ["QSVRG", "AsyncServer", "AsyncWorker", "OuterSteps", "per_push"]

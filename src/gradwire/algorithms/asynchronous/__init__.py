@@ -24,6 +24,15 @@ The way back is quantized too. The server knows what each worker holds, h, to th
 so that what one message loses is part of the next. c is the factor that leaves least: the error
 shrinks by 1 - 1 / (1 + w) or more with every message, also where w is above 1.
 
+A gradient is computed at the weights that are sent, and applied d steps later, when momentum b has
+carried the model on. With momentum it is that way, and not the delay as such, that makes training
+unstable. So what the server sends is a guess of where it will be,
+
+    x_t + (b + b^2 + ... + b^d) (x_t - x_(t-1))                                                  (4)
+
+which is what momentum alone will do (`lookahead`; I. Hakimi et al., "Taming Momentum in a
+Distributed Asynchronous Environment", arXiv:1907.11612, has it for SGD).
+
     paper     here
     T         `max_delay`
     s(d)      `damping`
@@ -33,7 +42,8 @@ Differences from the paper: momentum, or any optimizer, may make the step (1). H
 why the default is what it is: docs/algorithms/asynchronous.md.
 """
 
+from gradwire.algorithms.asynchronous.pace import per_push as per_push
 from gradwire.algorithms.asynchronous.server import AsyncServer as AsyncServer
 from gradwire.algorithms.asynchronous.worker import AsyncWorker as AsyncWorker
 
-__all__ = ["AsyncServer", "AsyncWorker"]
+__all__ = ["AsyncServer", "AsyncWorker", "per_push"]

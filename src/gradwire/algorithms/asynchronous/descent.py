@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from gradwire.algorithms.asynchronous.pace import momentum_of
 from gradwire.algorithms.asynchronous.settings import AsyncSettings, Usual
 from gradwire.algorithms.flat import Flat
 from gradwire.kernels.exact import is_finite
@@ -32,6 +33,21 @@ class Descent:
         self.version = 0
         self.usual = Usual()
         self.delays: Counter[int] = Counter()
+        self.weights = flat.get()
+        self._moved = torch.zeros_like(self.weights)
+
+    def refresh(self) -> None:
+        """Know the weights again after somebody else has changed them."""
+        self.weights = self.flat.get()
+        self._moved.zero_()
+
+    def ahead(self) -> Tensor:
+        """The weights where momentum will have taken them when the next gradient is back, eq. (4).
+
+        That is where it will be applied, so that is where it should be computed.
+        """
+        reach = self.settings.reach(self.usual.mean, momentum_of(self.optimizer))
+        return self.weights if reach == 0 else self._moved.mul(reach).add_(self.weights)
 
     def push(self, gradient: Tensor, base: int) -> bool:
         """Make a step, if the gradient is not too late; it was computed at version `base`.
@@ -49,6 +65,8 @@ class Descent:
         if self.scheduler is not None:
             self.scheduler.step()
         self.version += 1
+        before, self.weights = self.weights, self.flat.get()
+        torch.sub(self.weights, before, out=self._moved)
         self._check_finite()
         return True
 
@@ -60,7 +78,7 @@ class Descent:
 
     def is_sound(self) -> bool:
         """Are all weights finite?"""
-        return all(is_finite(param.detach()) for param in self.flat.params)
+        return is_finite(self.flat.get())
 
     def _check_finite(self) -> None:
         if not self.is_sound():

@@ -55,15 +55,15 @@ class Section:
         Everything that the message says of itself must be as expected: `WireError`.
         """
         header = Header.unpack(body)
-        expected = {"codec": str(self.codec), "shape": (self.numel,), "type": torch.float32}
-        expected["key"] = key.of(tensor=self.number)
-        found = {"codec": header.spec, "shape": header.shape, "type": header.dtype}
-        found["key"] = header.key
-        for what, value in expected.items():
-            if found[what] != value:
-                raise WireError(
-                    f"message {self.number} must have the {what} {value}, got {found[what]}."
-                )
+        for what, expected, found in (
+            ("codec", str(self.codec), header.spec),
+            ("shape", (self.numel,), header.shape),
+            ("type", torch.float32, header.dtype),
+            ("key", key.of(tensor=self.number), header.key),
+        ):
+            if found != expected:
+                said = f"must have the {what} {expected}, got {found}."
+                raise WireError(f"message {self.number} {said}")
         message = Message.read(body[: header.message_nbytes], max_numel=self.numel)
         return message.values(), _padded(header.message_nbytes)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import selectors
 import time
 from contextlib import suppress
@@ -13,25 +12,18 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from gradwire.algorithms.asynchronous import checkpoint as checkpoints
 from gradwire.algorithms.asynchronous.channel import Note, Topic
+from gradwire.algorithms.asynchronous.checkpoint import Checkpoint
 from gradwire.algorithms.asynchronous.descent import Descent
 from gradwire.algorithms.asynchronous.gate import GateSettings
 from gradwire.algorithms.asynchronous.gates import Gatekeeper, OpenGate
 from gradwire.algorithms.asynchronous.layout import exchanged
 from gradwire.algorithms.asynchronous.meeting import JOINS, Address, open_store
-from gradwire.algorithms.asynchronous.settings import (
-    EXCESS,
-    AsyncSettings,
-    check_count,
-    check_positive,
-)
+from gradwire.algorithms.asynchronous.settings import EXCESS, AsyncSettings, check_limits
 from gradwire.algorithms.asynchronous.statistics import Ledger, ServerStats, State
 from gradwire.codec import Codec
 from gradwire.reduction.policy import Policy, policy_of
 from gradwire.reduction.streams import check_seed, seed_of
-
-_logger = logging.getLogger(__name__)
 
 POLL_S = 0.05  # how often it is looked whether somebody wants to join
 CONNECT_S = 30.0  # for a worker that has asked to join
@@ -46,16 +38,13 @@ class AsyncServer:
 
     model: has the first weights, and all later ones.
     optimizer, scheduler: make a step of the model with every gradient that counts. That is n times
-        as many steps as in synchronous training with n workers, so 1/n of its learning rate goes as
-        far.
-    codec: such as `gw.QSGD(bits=4)`, or its spec, for gradients and for updates of weights. Workers
-        must have the same.
+        as many as in synchronous training with n workers: `per_push` turns its optimizer into one.
+    codec: such as `gw.QSGD(bits=4)`, or its spec, for gradients and updates; workers have the same.
     address: where workers find it, "host:port"; port 0 is any that is free.
-    max_delay, damping, clip: `AsyncSettings` says what they do.
+    max_delay, damping, clip, lookahead: `AsyncSettings` says what they do.
     policy: which parameters travel otherwise; `min_numel` is short for `Policy(min_numel=...)`.
     seed: of the random streams of the codec.
-    checkpoint: a file that is written every `checkpoint_every` steps, and that the server goes on
-        from if it is there.
+    checkpoint: a file that is written every `checkpoint_every` steps, and gone on from.
     max_workers: that may be connected at once; others wait.
     timeout: seconds after which a worker that says nothing is given up.
     """
@@ -71,6 +60,7 @@ class AsyncServer:
         max_delay: int = 100,
         damping: str | None = EXCESS,
         clip: float | None = None,
+        lookahead: float = 1.0,
         policy: Policy | None = None,
         min_numel: int | None = None,
         seed: int = 0,
@@ -79,18 +69,15 @@ class AsyncServer:
         max_workers: int = 64,
         timeout: float = 3600.0,
     ) -> None:
-        self.settings = AsyncSettings(max_delay, damping, clip)
+        self.settings = AsyncSettings(max_delay, damping, clip, lookahead)
         check_seed(seed)
-        check_count("checkpoint_every", checkpoint_every, 1)
-        check_count("max_workers", max_workers, 1)
-        check_positive("timeout", timeout)
-        self._model = model
+        check_limits(max_workers, timeout)
         self._layout, flat, _ = exchanged(model, codec, policy_of(policy, min_numel))
         self._descent = Descent(flat, optimizer, scheduler, self.settings)
-        self._checkpoint = None if checkpoint is None else Path(checkpoint)
-        self._every, self._most, self._timeout = checkpoint_every, max_workers, timeout
-        self._starts = self._resume()
-        self._seed = seed_of(seed, self._starts)
+        self._most, self._timeout = max_workers, timeout
+        path = None if checkpoint is None else Path(checkpoint)
+        self._checkpoint = Checkpoint(path, checkpoint_every, model, self._descent)
+        self._seed = seed_of(seed, self._checkpoint.starts)
         self._store, self._address = open_store(Address.parse(address))
         self._gatekeeper = Gatekeeper(sorted({str(each.codec) for each in self._layout.sections}))
         self._gates: dict[int, OpenGate] = {}
@@ -131,9 +118,7 @@ class AsyncServer:
 
     def save(self) -> None:
         """Write the checkpoint now."""
-        if self._checkpoint is None:
-            raise ValueError("there is no file to save to; give `checkpoint=` to the server.")
-        checkpoints.save(self._checkpoint, self._model, self._descent, self._starts)
+        self._checkpoint.save()
 
     def close(self, linger: float = 10.0) -> None:
         """Write the checkpoint, tell workers that there is no more to do, and end all processes.
@@ -142,8 +127,7 @@ class AsyncServer:
         """
         if self._closing:
             return
-        if self._checkpoint is not None and self._descent.is_sound():
-            self.save()
+        self._checkpoint.at_end()
         self._closing = True
         end = time.monotonic() + linger
         while self._gates and time.monotonic() < end:
@@ -153,20 +137,6 @@ class AsyncServer:
             self._let_go(gate, State.LEFT, "the server was closed.")
         self._gatekeeper.close()
         self._selector.close()
-
-    def _resume(self) -> int:
-        """Go on from the checkpoint, if there is one, and leave a mark that this server did.
-
-        Keys are made of how often it was started: none is used again for other values.
-        """
-        if self._checkpoint is None:
-            return 0
-        starts = 0
-        if self._checkpoint.exists():
-            starts = 1 + checkpoints.load(self._checkpoint, self._model, self._descent)
-            _logger.info("goes on from %s at version %d", self._checkpoint, self.version)
-        checkpoints.save(self._checkpoint, self._model, self._descent, starts)
-        return starts
 
     def _admit(self) -> None:
         """Open a gate for everyone who has asked for it."""
@@ -206,15 +176,15 @@ class AsyncServer:
         elif note.topic is Topic.PUSH and not self._closing:
             counted = self._push(gate, note.number)
         topic = Topic.CLOSED if self._closing else Topic.CURRENT
-        gate.memory.weights.copy_(self._descent.flat.get())
+        gate.memory.weights.copy_(self._descent.ahead())
         with suppress(OSError):  # if it is gone, that is heard next
             gate.channel.send(Note(topic, self.version, counted))
 
     def _push(self, gate: OpenGate, base: int) -> bool:
         counted = self._descent.push(gate.memory.gradient, base)
         self._ledger.pushed(gate.record, counted=counted)
-        if counted and self._checkpoint is not None and self.version % self._every == 0:
-            self.save()
+        if counted:
+            self._checkpoint.after_step()
         return counted
 
     def _let_go(self, gate: OpenGate, state: State, reason: str) -> None:

@@ -20,12 +20,15 @@ class AsyncSettings:
         was computed at.
     damping: what a gradient that comes d steps late is multiplied by. "excess": 1 if others are as
         late on average, and (1 + u) / (1 + d) if only u steps. "inverse": 1 / (1 + d). None: 1.
+    lookahead: the share of the way that momentum will have taken the weights by the time a gradient
+        is back; they are sent as if they had gone it. 0: as they are.
     clip: the largest norm of a gradient; a longer one is made as short. None: it is as it is.
     """
 
     max_delay: int = 100
     damping: str | None = EXCESS
     clip: float | None = None
+    lookahead: float = 1.0
 
     def __post_init__(self) -> None:
         check_count("max_delay", self.max_delay, 0)
@@ -34,6 +37,8 @@ class AsyncSettings:
             raise ValueError(f"`damping` must be one of {names}, got {self.damping!r}.")
         if self.clip is not None:
             check_positive("clip", self.clip)
+        if not isinstance(self.lookahead, int | float) or not 0 <= self.lookahead <= 1:
+            raise ValueError(f"`lookahead` must be from 0 to 1, got {self.lookahead!r}.")
 
     def factor(self, delay: int, usual: float) -> float:
         """What a gradient so late is multiplied by, if delays are `usual` on average.
@@ -44,6 +49,17 @@ class AsyncSettings:
         if self.damping is None:
             return 1.0
         return min(1.0, (1 + (usual if self.damping == EXCESS else 0.0)) / (1 + delay))
+
+    def reach(self, usual: float, momentum: float) -> float:
+        """How many times its last step momentum will take the model, while a gradient is away.
+
+        >>> round(AsyncSettings().reach(usual=3.2, momentum=0.9), 3)
+        2.439
+        """
+        reach = 0.0
+        for _ in range(round(usual)):
+            reach = momentum * (1 + reach)
+        return self.lookahead * reach
 
 
 @dataclass
@@ -57,6 +73,12 @@ class Usual:
         """Count one more."""
         self.seen += 1
         self.mean += (delay - self.mean) / min(self.seen, MEMORY)
+
+
+def check_limits(max_workers: Any, timeout: Any) -> None:
+    """Refuse a server that could serve nobody."""
+    check_count("max_workers", max_workers, 1)
+    check_positive("timeout", timeout)
 
 
 def check_count(name: str, value: Any, least: int) -> None:

@@ -99,9 +99,8 @@ class Ledger:
         """It is gone."""
         record.state, record.reason = state, reason
         self._refused += state is State.REFUSED
-        level = logging.WARNING if state is State.REFUSED else logging.INFO
-        words = "worker %d (%s) %s: %s"
-        _logger.log(level, words, record.rank, record.name, state.value, reason or "goodbye")
+        say = _logger.warning if state is State.REFUSED else _logger.info
+        say("worker %d (%s) %s: %s", record.rank, record.name, state.value, reason or "goodbye")
 
     def stats(self, descent: Descent) -> ServerStats:
         """All of it."""

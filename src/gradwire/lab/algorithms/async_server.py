@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
+from gradwire.algorithms.asynchronous.pace import per_push
 from gradwire.algorithms.asynchronous.server import AsyncServer
 from gradwire.algorithms.asynchronous.settings import AsyncSettings
 from gradwire.algorithms.asynchronous.statistics import ServerStats
@@ -81,9 +84,8 @@ def _serve(
     torch.manual_seed(run.seed)
     task = TASKS[run.task]
     model = task.model()
-    optimizer, scheduler = task.optimize(
-        model.parameters(), run.lr / run.workers, run.steps * run.workers
-    )
+    optimizer, scheduler = task.optimize(model.parameters(), run.lr, run.steps * run.workers)
+    _slow_down(optimizer, scheduler, run.workers)
     server = AsyncServer(
         model,
         optimizer,
@@ -105,6 +107,15 @@ def _serve(
         flat.put(weights)
         scores.append((step, *evaluate_alone(model, task, test)))
     pipe.send((times, scores, in_words(server.stats())))
+
+
+def _slow_down(optimizer: Optimizer, scheduler: LRScheduler, workers: int) -> None:
+    """Let both be what they would be, had the schedule been made after `per_push`."""
+    before = [group["lr"] for group in optimizer.param_groups]
+    per_push(optimizer, workers)
+    after = [group["lr"] for group in optimizer.param_groups]
+    for i, (old, new) in enumerate(zip(before, after, strict=True)):
+        scheduler.base_lrs[i] *= new / old
 
 
 def _watch(
