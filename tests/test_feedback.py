@@ -183,7 +183,7 @@ def nested_rates(rank, collective):
     """The rates of two parameters, of which workers agree about one."""
     world, link = torch.distributed.get_world_size(), Link()
     common = {n: data(99, NUMELS[n], seed=n) for n in (0, 7)}
-    codec = gw.NDQSG(levels=3, block=64, wire="packed")
+    codec = gw.NDQSG(levels=3, block=64, max_failures=0.005, wire="packed")
     parts = [Part(common[n] + (n / 7) * data(rank, NUMELS[n], seed=n), n, codec) for n in (0, 7)]
     sources = {part.tensor: part.values.clone() for part in parts}
     shards = cut(whole(parts), world) if collective == "two_shot" else [whole(parts)]
@@ -197,7 +197,7 @@ def nested_rates(rank, collective):
 def test_the_failure_rate_of_a_parameter_is_that_of_its_values(worlds, collective):
     """Weighted by how many there are in each slice, and the same on all ranks."""
     codec, answers = (
-        gw.NDQSG(levels=3, block=64, wire="packed").plain,
+        gw.NDQSG(levels=3, block=64, max_failures=0.005, wire="packed").plain,
         worlds[3].run(nested_rates, collective),
     )
     _, rates, slices = answers[0]

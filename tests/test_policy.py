@@ -102,7 +102,12 @@ def test_bits_that_are_not_known_beforehand_are_bounds(worlds):
 
 def mixed_learning(rank):
     """A codec that learns, one that depends on others and a plain one in one bucket."""
-    policy = gw.Policy(codecs={"fc.*": gw.NDQSG(levels=3, block=1024), "head.*": gw.QSGD(bits=4)})
+    policy = gw.Policy(
+        codecs={
+            "fc.*": gw.NDQSG(levels=3, block=1024, max_failures=0.005),
+            "head.*": gw.QSGD(bits=4),
+        }
+    )
     spec = "gradiveq:slice=128,warmup_steps=1,train_steps=8,compress_steps=5"
     ddp = DistributedDataParallel(Net())
     handle = gw.attach(ddp, gw.parse(spec), policy=policy)

@@ -14,7 +14,12 @@ from gradwire.reduction.checkpoint import pack, unpack
 from laws import TWO_OF_EACH
 from world import data, only_first_warns
 
-POLICY = gw.Policy(codecs={"3.weight": gw.NDQSG(levels=3, block=1024), "2.weight": gw.Cast("fp16")})
+POLICY = gw.Policy(
+    codecs={
+        "3.weight": gw.NDQSG(levels=3, block=1024, max_failures=0.005),
+        "2.weight": gw.Cast("fp16"),
+    }
+)
 LEARNING = "gradiveq:slice=128,warmup_steps=1,train_steps=8,compress_steps=9,inner=fp16"
 
 

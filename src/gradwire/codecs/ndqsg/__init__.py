@@ -89,7 +89,7 @@ class NDQSG(AdaptiveCodec[Agreement], SpelledCodec):
     alpha: float = 1.0
     nested_fraction: float = 0.5
     block: int | None = None
-    max_failures: float = 0.005
+    max_failures: float = 0.001
     wire: str = "zstd"
 
     unbiased = True  # but for values that are decoded wrong: `max_failures`
