@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("triton", reason="the GPU kernels need Triton: pip install gradwire[gpu]")
 
 import gpu_compile
-from gpu_compile import TARGETS, compiled, facts, sass, variants
+from gpu_compile import TARGETS, THREADS, compiled, facts, sass, variants
 
 
 def usual(name):
@@ -31,7 +31,7 @@ def target(request, tmp_path_factory):
 def test_nothing_spills_and_floats_travel_by_128_bits(target, name):
     found = facts(compiled(usual(name), TARGETS[target]))
     assert found.spills == 0
-    assert found.registers <= 128
+    assert 3 * THREADS * found.registers <= 65_536  # three programs on a multiprocessor at a time
     wide = {access for access in found.accesses if access.endswith("128")}
     assert wide >= ({"load 128"} if name != "dequantize_mean" else {"store 128"})
 

@@ -34,7 +34,7 @@ def _gpu(device: torch.device) -> Kernels:
     try:
         from gradwire.kernels import gpu
     except ModuleNotFoundError as missing:
-        if missing.name != "triton":
+        if (missing.name or "").partition(".")[0] != "triton":
             raise
         raise NotImplementedError(
             f"gradwire's kernels for {device} need Triton, which is not installed: "
