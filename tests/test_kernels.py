@@ -24,7 +24,7 @@ BACKENDS = [reference, cpu]
 NAMES = [name for name in dir(kernels.Kernels) if not name.startswith("_")]
 SHARED = {"__init__", "pack", "tiles"}
 """Files of every backend that are no operation."""
-NUMBA = {"calls", "compiler", "intrinsics", "lanes", "threads"}
+NUMBA = {"calls", "compiler", "digits", "intrinsics", "lanes", "streams", "threads"}
 """Files that only Numba needs."""
 
 
