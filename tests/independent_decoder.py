@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import zstandard
 
+from independent_huffman import RefusedError, read_huffman, require, tiles, unpack
 from independent_transforms import inverse
 
 F32 = np.float32
@@ -21,22 +22,13 @@ DEFAULTS = {
     "fp16": {},
     "bf16": {},
     "qsgd": {"block": 512, "wire": "packed"},
-    "dqsg": {"block": 4096, "wire": "zstd"},
+    "dqsg": {"block": 4096, "wire": "huffman"},
     "ndqsg": {"levels": 15, "alpha": 1.0, "block": None, "wire": "zstd"},
     "eden": {"bits": 2, "block": 1024},
     "global-qsgd": {"block": 512, "wire": "packed", "dither": "linear"},
     "fft": {"bits": 10, "mantissa": 5, "block": 256, "wire": "packed"},
     "topk": {"bits": 2, "block": 4096},
 }
-
-
-class RefusedError(Exception):
-    """The bytes are no message."""
-
-
-def require(condition):
-    if not condition:
-        raise RefusedError
 
 
 # The message
@@ -91,29 +83,8 @@ def as_dtype(values, dtype):
 # Packed codes, wires and random bits
 
 
-def tiles(numel):
-    """First value and size of each tile."""
-    for first in range(0, numel, 512):
-        yield first, min(512, -(-(numel - first) // 8) * 8)
-
-
 def packed_nbytes(numel, bits):
     return bits * -(-numel // 8)
-
-
-def unpack(packed, numel, bits):
-    """The codes of `numel` values."""
-    codes = np.zeros(-(-numel // 8) * 8, np.int64)
-    octets, start = np.frombuffer(packed, np.uint8).astype(np.int64), 0
-    for first, size in tiles(numel):
-        shift = 0
-        for width in [8] * (bits // 8) + [w for w in (4, 2, 1) if bits & w]:
-            stride = size * width // 8
-            part = octets[start : start + stride]
-            fields = [part >> place & (1 << width) - 1 for place in range(0, 8, width)]
-            codes[first : first + size] |= np.concatenate(fields) << shift
-            start, shift = start + stride, shift + width
-    return codes[:numel]
 
 
 class Stream:
@@ -156,7 +127,7 @@ def inflate(frame, size):
         raise RefusedError from None
 
 
-def read_wire(payload, numel, settings, bits, levels, planes=False):
+def read_wire(payload, numel, settings, bits, levels):
     """The scale of each value, and its code."""
     block, wire = settings["block"], settings["wire"]
     num_blocks = min(numel, 1) if block is None else -(-numel // block)
@@ -166,16 +137,14 @@ def read_wire(payload, numel, settings, bits, levels, planes=False):
     rest = payload[mark + 4 * num_blocks :]
     if wire == "elias":
         codes = read_elias(rest, numel, levels, int.from_bytes(payload[:8], "little"))
+    elif wire == "huffman":
+        codes = read_huffman(rest, -(-numel // 8) * 8, levels)[:numel]
     else:
         width = bits if wire == "packed" else 2 if bits <= 2 else 4 if bits <= 4 else 8
         nbytes = packed_nbytes(numel, width)
         rest = inflate(rest, nbytes) if wire == "zstd" else rest
         require(len(rest) == nbytes)
-        if planes:
-            low, high = rest[: nbytes // 2], rest[nbytes // 2 :]
-            codes = unpack(low, numel, 4) | unpack(high, numel, 4) << 4
-        else:
-            codes = unpack(rest, numel, width)
+        codes = unpack(rest, numel, width)
     return np.repeat(scales, block or numel)[:numel], codes
 
 
@@ -240,10 +209,8 @@ def read_dqsg(payload, numel, settings, stream):
         levels = settings["levels"]
         scale, code = read_wire(payload, numel, settings, (2 * levels).bit_length(), levels)
         return undither(code - levels, step_of(scale, levels), stream.bits())
-    planes, payload = read_head(payload)
-    require(not planes or settings["wire"] == "zstd")
-    step, code = read_wire(payload, numel, settings, 8, 127, planes)
-    return undither(code - (8 if settings["wire"] == "zstd" else 127), step, stream.bits())
+    step, code = read_wire(payload, numel, settings, 8, 127)
+    return undither(code - 127, step, stream.bits())
 
 
 def read_ndqsg(payload, numel, settings, stream):

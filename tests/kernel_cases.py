@@ -173,6 +173,13 @@ def block_scales(numel, dtype):
 
 
 @every_float
+def block_moments(numel, dtype):
+    for x, block in itertools.product(vectors(numel, dtype), BLOCKS):
+        peaks, norms = (soiled(num_blocks(numel, block)) for _ in range(2))
+        yield call(x, peaks, norms, block=block)
+
+
+@every_float
 def quantize(numel, dtype):
     for width, block in itertools.product(some(WIDTHS, dtype), BLOCKS):
         levels = 2 ** (width - 1) - 1
@@ -206,10 +213,8 @@ def dequantize_mean(numel, dtype):
 @every_float
 def quantize_dithered(numel, dtype):
     codes = soiled(packed_nbytes(numel, 8), dtype=torch.uint8)
-    for x, block, zero, planes in itertools.product(
-        vectors(numel, dtype), BLOCKS, (8, 127), (False, True)
-    ):
-        how = {"zero": zero, "planes": planes, "block": block, "key": KEY, "offset": 1024}
+    for x, block, zero in itertools.product(vectors(numel, dtype), BLOCKS, (8, 127)):
+        how = {"zero": zero, "block": block, "key": KEY, "offset": 1024}
         yield call(x, units_for(x, block, 127), codes, **how)
 
 
@@ -217,10 +222,8 @@ def quantize_dithered(numel, dtype):
 def dequantize_dithered(numel, dtype):
     for width, block, store in itertools.product(WIDTHS, BLOCKS, STORES):
         how = {"width": width, "block": block, "key": KEY, "offset": 512, **store}
-        for zero, planes in ((2 ** (width - 1) - 1, False), (8, True)):
-            if width == 8 or not planes:
-                units, codes = scales_for(numel, block), octets(numel, width)
-                yield call(units, codes, soiled(numel), zero=zero, planes=planes, **how)
+        units, codes = scales_for(numel, block), octets(numel, width)
+        yield call(units, codes, soiled(numel), zero=2 ** (width - 1) - 1, **how)
 
 
 NESTED = [(3, 2), (5, 3), (15, 4), (251, 8)]
@@ -380,6 +383,40 @@ def bytes_of_levels(numel):
         if density is None:
             keep[:1], keep[-1:], codes[:1], codes[-1:] = True, True, 0, 2 * levels
         yield levels, torch.where(keep, codes, levels).to(torch.uint8)
+
+
+def bytes_of_steps(numel):
+    """Codes of values of a step: few of them large, many, and a chunk of zeros among others."""
+    padded = -(-numel // 8) * 8
+    values = (
+        torch.randn(padded, generator=random(2)) * torch.rand(padded, generator=random(3)) ** -0.5
+    )
+    for scale in (0.0, 0.02, 0.3, 0.8, 2.0, 6.0, 20.0, 60.0):
+        levels = (scale * values).round().clamp(-127, 127)
+        levels[100:101], levels[4096:] = 127 * (scale > 1), levels[4096:] * (scale != 0.3)
+        yield (levels + 127).to(torch.uint8)
+    yield torch.randint(126, 129, (padded,), generator=random(4), dtype=torch.uint8)
+    yield torch.randint(0, 255, (padded,), generator=random(5), dtype=torch.uint8)
+
+
+@float32_only
+def huffman_encode(numel, dtype):
+    for codes in bytes_of_steps(numel):
+        yield call(codes, zero=127)
+        yield call(codes - 119, zero=8)
+
+
+@float32_only
+def huffman_decode(numel, dtype):
+    for codes in bytes_of_steps(numel):
+        stream = cpu.huffman_encode(codes, zero=127)
+        room = soiled(codes.numel(), dtype=torch.uint8)
+        yield call(stream, room, zero=127)
+        for at in range(0, stream.numel() if numel < 20_000 else 0, 1 + stream.numel() // 6):
+            damaged = stream.clone()
+            damaged[at] ^= 1 << at % 8
+            yield call(damaged, room, zero=127)
+        yield call(stream[:-1], room, zero=127)
 
 
 @float32_only

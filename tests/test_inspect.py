@@ -49,7 +49,7 @@ SPLIT = {
     "qsgd:bits=4,wire=zstd": ["scales", "codes"],
     "qsgd:bits=4,wire=elias": ["mark", "scales", "codes"],
     "dqsg": ["scales", "codes"],
-    "dqsg:step=1.2": ["head", "scales", "codes"],
+    "dqsg:step=1.2": ["scales", "codes"],
     "ndqsg": ["head", "scales", "codes"],
     "eden": ["scales", "codes"],
     "global-qsgd": ["scales", "codes"],

@@ -28,11 +28,13 @@ NUMBA = {
     "butterflies",
     "calls",
     "compiler",
+    "digits",
     "gaussian",
     "intrinsics",
     "lanes",
     "rotation",
     "skinny",
+    "streams",
     "threads",
 }
 """Files that only Numba needs."""

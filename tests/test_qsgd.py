@@ -175,7 +175,7 @@ def test_bits_on_the_wire():
         ({"block": 100}, "`block` must be a power of two from 8 to 512, .* got 100"),
         ({"block": 4}, "got 4"),
         ({"block": 700}, "got 700"),
-        ({"wire": "gzip"}, '"packed", "elias" or "zstd", got \'gzip\''),
+        ({"wire": "gzip"}, '"packed", "huffman", "elias" or "zstd", got \'gzip\''),
     ],
 )
 def test_bad_settings_are_refused(settings, match):

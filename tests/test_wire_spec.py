@@ -31,7 +31,8 @@ BLOCKS = [
     for codec in (
         "qsgd:levels=5,norm=l2", "qsgd:bits=3,wire=elias", "qsgd:bits=8,wire=zstd",
         "dqsg:levels=6", "dqsg:levels=127,wire=elias", "dqsg:levels=1,wire=zstd",
-        "dqsg:step=0.3", "dqsg:step=2,wire=elias", "dqsg:step=0.1,wire=packed",
+        "dqsg:step=0.3", "dqsg:levels=9,wire=huffman", "dqsg:step=2,wire=elias",
+        "dqsg:step=0.1,wire=packed",
         "dqsg:bits_per_value=1.5", "dqsg:bits_per_value=6.5", "ndqsg:levels=3,alpha=0.5",
         "global-qsgd:levels=9,norm=l2", "global-qsgd:bits=5,norm=l2-max,dither=subtractive",
         "global-qsgd:bits=6,norm=max-l2,dither=exponential",
@@ -55,7 +56,8 @@ ROTATED = [
     f"eden:bits={bits},block={block}"
     for bits, block in itertools.product((1, 2, 3, 4), (512, 1024, 4096))
 ]
-SPECS = ["none", "fp16", "bf16", *WIDTHS, *BLOCKS, *SPARSE, *LARGEST, *ROTATED]
+HUFFMAN = [f"dqsg:step={step}" for step in (4, 2, 1.3, 0.9, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)]
+SPECS = ["none", "fp16", "bf16", *WIDTHS, *BLOCKS, *SPARSE, *LARGEST, *ROTATED, *HUFFMAN]
 REFUSALS = [*GOLDEN, "dqsg:levels=5,wire=elias", "qsgd:levels=100", "ndqsg:levels=127"]
 
 

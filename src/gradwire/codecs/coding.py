@@ -1,9 +1,10 @@
-"""How the codes of a quantizer travel: packed, Elias coded, or compressed by zstd.
+"""How the codes of a quantizer travel: packed, Huffman or Elias coded, or compressed by zstd.
 
 A payload is the scales of its blocks (float32) and their codes, integers in [0, 2 s] where s
 stands for zero:
 
     packed   scales, codes in fields of a fixed width
+    huffman  scales, a stream as in `kernels/protocol/huffman.py`
     zstd     scales, one zstd frame of the codes, packed without straddling bytes
     elias    mark, scales, Elias's recursive code, the first bit highest
 
@@ -25,16 +26,24 @@ from torch import Tensor
 
 from gradwire import kernels, scratch
 from gradwire.codecs.settings import check_size, sizes_up_to
+from gradwire.kernels.formats.huffman import CHUNK
 from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
 
-CODINGS = ("packed", "elias", "zstd")
+CODINGS = ("packed", "huffman", "elias", "zstd")
 _MARK = 8
 _local = threading.local()
 
 
+def check_wire(wire: str) -> None:
+    """Refuse what is none of them."""
+    if wire not in CODINGS:
+        names = " or ".join(", ".join(f'"{name}"' for name in CODINGS).rsplit(", ", 1))
+        raise ValueError(f"`wire` must be {names}, got {wire!r}.")
+
+
 @dataclass(frozen=True)
 class Coding:
-    """One of the three, for codes of `bits` bits of a quantizer with `levels` levels."""
+    """One of the four, for codes of `bits` bits of a quantizer with `levels` levels."""
 
     name: str
     bits: int
@@ -49,7 +58,7 @@ class Coding:
         """
         if self.name == "packed":
             return self.bits
-        if self.name == "elias":
+        if self.name in ("elias", "huffman"):
             return 8
         return 2 if self.bits <= 2 else 4 if self.bits <= 4 else 8
 
@@ -58,6 +67,8 @@ class Coding:
         plain = self._scale_nbytes(numel) + packed_nbytes(numel, self.width)
         if self.name == "packed":
             return plain
+        if self.name == "huffman":
+            return plain + 5 * num_blocks(numel, CHUNK)
         if self.name == "zstd":
             return plain + plain // 128 + 1024  # above zstd's own bound
         return _MARK + plain + packed_nbytes(numel, 8)  # at most 15 bits: omega(128) and a sign
@@ -74,6 +85,9 @@ class Coding:
         quantize(scales.view(torch.float32), codes, self.width)
         if direct:
             return plain_nbytes
+        if self.name == "huffman":
+            kernel = kernels.for_device(out.device)
+            return _write(out, scales, kernel.huffman_encode(codes, zero=self.levels))
         if self.name == "zstd":
             return _write(out, scales, compress(codes))
         return _write(out, *self._elias(codes[:numel], scales))
@@ -84,10 +98,11 @@ class Coding:
         if self.name == "packed":
             check_size(payload, self.max_nbytes(numel))
             scales, codes = payload[:num_scales], payload[num_scales:]
-        elif self.name == "zstd":
+        elif self.name in ("huffman", "zstd"):
             _check_least(payload, num_scales)
-            scales = payload[:num_scales]
-            codes = decompress(payload[num_scales:], packed_nbytes(numel, self.width))
+            scales, size = payload[:num_scales], packed_nbytes(numel, self.width)
+            read = decompress if self.name == "zstd" else self._from_huffman
+            codes = read(payload[num_scales:], size)
         else:
             scales, codes = self._from_elias(payload, numel, num_scales)
         return as_float(scales), codes
@@ -100,6 +115,13 @@ class Coding:
 
     def _scale_nbytes(self, numel: int) -> int:
         return 4 * num_blocks(numel, self.block)
+
+    def _from_huffman(self, stream: Tensor, size: int) -> Tensor:
+        codes = _workspace(size, stream.device)
+        kernel = kernels.for_device(stream.device)
+        if not kernel.huffman_decode(stream, codes, zero=self.levels):
+            raise ValueError("the Huffman code is damaged.")
+        return codes
 
     def _elias(self, codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mark, scales, and the shorter of the two codes."""

@@ -49,13 +49,13 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.codecs import rate
-from gradwire.codecs.coding import CODINGS, Coding
+from gradwire.codecs.coding import Coding, check_wire
 from gradwire.codecs.settings import SpelledCodec
 from gradwire.kernels.formats.layout import MIN_SCALE, TILE, check_block
 from gradwire.key import Key
 
-_HEAD = 4
-_ZERO_OF_PLANES = 8
+_MOST = 127
+"""Levels that codes of a step have on each side of zero."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class DQSG(SpelledCodec):
     step: the step in units of the block's root mean square (1/64 to 8), entropy coded.
     bits_per_value: the real bits, scales included, that `step` is to be found for (1 to 7).
     block: values that share a step; 0 is 512 with `levels`, 4096 else.
-    wire: "packed", "elias" or "zstd"; "auto" is packed with `levels`, zstd else.
+    wire: "packed", "huffman", "elias" or "zstd"; "auto" is packed with `levels`, huffman else.
 
     >>> import torch, gradwire as gw
     >>> codec = gw.DQSG(levels=3)
@@ -74,7 +74,7 @@ class DQSG(SpelledCodec):
     >>> codec.decode(codec.encode(x, gw.Key(seed=1)), 4, gw.Key(seed=1))
     tensor([ 1.0548, -1.9382, -0.0973,  4.0414])
     >>> gw.DQSG(bits_per_value=2.0)
-    DQSG(levels=None, step=None, bits_per_value=2.0, block=4096, wire='zstd')
+    DQSG(levels=None, step=None, bits_per_value=2.0, block=4096, wire='huffman')
     """
 
     levels: int | None = None
@@ -109,18 +109,17 @@ class DQSG(SpelledCodec):
                 f"`step` must be from 1/64 to 8 times the block's rms, got {self.step!r}; for "
                 "finer steps use `levels=127`."
             )
-        if self.wire not in CODINGS:
-            raise ValueError(f'`wire` must be "packed", "elias" or "zstd", got {self.wire!r}.')
+        check_wire(self.wire)
         if self.bits_per_value is not None:
             if not is_number(self.bits_per_value, 1, 7):
                 raise ValueError(
                     f"`bits_per_value` must be from 1 to 7, got {self.bits_per_value!r}; for 8 "
                     "bits use `levels=127`."
                 )
-            if self.wire != "zstd":
+            if self.wire != "huffman":
                 raise ValueError(
-                    f'`bits_per_value` counts bytes of the "zstd" wire, got {self.wire!r}; leave '
-                    "`wire` out, or give `step` or `levels` instead."
+                    f'`bits_per_value` counts bytes of the "huffman" wire, got {self.wire!r}; '
+                    "leave `wire` out, or give `step` or `levels` instead."
                 )
 
     @property
@@ -129,7 +128,7 @@ class DQSG(SpelledCodec):
 
     @property
     def _default_wire(self) -> str:
-        return "packed" if self.levels is not None else "zstd"
+        return "packed" if self.levels is not None else "huffman"
 
     def settings(self) -> dict[str, Any]:
         """As for any codec, but the resolution is always said."""
@@ -152,7 +151,7 @@ class DQSG(SpelledCodec):
         return rate.segment_of(self.block) if self.bits_per_value else max(self.block, TILE)
 
     def max_nbytes(self, numel: int) -> int:
-        return self._coding.max_nbytes(numel) + (_HEAD if self.levels is None else 0)
+        return self._coding.max_nbytes(numel)
 
     def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
         if (levels := self.levels) is None:
@@ -167,62 +166,38 @@ class DQSG(SpelledCodec):
         return self._coding.encode(x.numel(), out, quantize)
 
     def _encode_steps(self, x: Tensor, out: Tensor, key: Key, offset: int) -> int:
-        """A head of 4 bytes, 1 if codes are in planes, then steps and codes as in `coding.py`."""
         if self.bits_per_value is not None:
-            steps = rate.find_steps(x, self.block, self.bits_per_value, key, offset)
+            steps = rate.find_steps(x, self.block, self.bits_per_value)
         else:
             assert self.step is not None
             steps = rate.block_steps(*rate.moments(x, self.block), self.step)
-        planes = self.wire == "zstd" and rate.has_few_outliers(x, steps, self.block)
 
         def quantize(scales: Tensor, codes: Tensor, width: int) -> None:  # eq. (1)
             scales.copy_(steps)
             kernels.for_device(x.device).quantize_dithered(
-                x, steps, codes, zero=self._zero, planes=planes, block=self.block,
-                key=key, offset=offset,
-            )  # fmt: skip
+                x, steps, codes, zero=_MOST, block=self.block, key=key, offset=offset
+            )
 
-        out[:_HEAD] = torch.tensor([planes, 0, 0, 0], dtype=torch.uint8)
-        return _HEAD + self._coding.encode(x.numel(), out[_HEAD:], quantize)
+        return self._coding.encode(x.numel(), out, quantize)
 
     def decode_into(
         self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
         weight: float = 1.0, accumulate: bool = False,
     ) -> None:  # fmt: skip
-        if self.levels is None:
-            planes = self._planes_of(payload)
-            steps, codes = self._coding.decode(payload[_HEAD:], out.numel())
-        else:
-            planes = False
-            scales, codes = self._coding.decode(payload, out.numel())
-            steps = steps_of(scales, self.levels)
+        scales, codes = self._coding.decode(payload, out.numel())
+        steps = scales if self.levels is None else steps_of(scales, self.levels)
         kernels.for_device(out.device).dequantize_dithered(  # eq. (2)
-            steps, codes, out, zero=self._zero, width=self._coding.width, planes=planes,
+            steps, codes, out, zero=self.levels or _MOST, width=self._coding.width,
             block=self.block, key=key, offset=offset, weight=weight, accumulate=accumulate,
         )  # fmt: skip
 
-    def _planes_of(self, payload: Tensor) -> bool:
-        """What the head says; only codes that zstd has compressed may be in planes."""
-        head = payload[:_HEAD].tolist()
-        if head != [0, 0, 0, 0] and (self.wire != "zstd" or head != [1, 0, 0, 0]):
-            raise ValueError(f"the head of the payload is damaged: {head}, expected 0 or 1.")
-        return bool(head[0])
-
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
-        """A head if steps vary, then scales or steps, and codes."""
-        head = {"head": _HEAD} if self.levels is None else {}
-        return self._coding.anatomy(payload, numel, **head)
-
-    @property
-    def _zero(self) -> int:
-        """The code of zero."""
-        if self.levels is not None:
-            return self.levels
-        return _ZERO_OF_PLANES if self.wire == "zstd" else 127
+        """Scales or steps, and codes."""
+        return self._coding.anatomy(payload, numel)
 
     @property
     def _coding(self) -> Coding:
-        levels = 127 if self.levels is None else self.levels
+        levels = self.levels or _MOST
         return Coding(self.wire, (2 * levels).bit_length(), levels, self.block)
 
 

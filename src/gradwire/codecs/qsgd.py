@@ -42,7 +42,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.codec import Seen
-from gradwire.codecs.coding import CODINGS, Coding
+from gradwire.codecs.coding import Coding, check_wire
 from gradwire.codecs.settings import ResolvedCodec
 from gradwire.kernels.formats.layout import check_block, grain_of
 from gradwire.key import Key
@@ -57,7 +57,7 @@ class QSGD(ResolvedCodec):
     bits: 2 to 8, one of them the sign; fewer are coarser. `levels` (1 to 127) overrides it.
     norm: "max", or "l2" as in the theory, which makes many zeros.
     block: values that share a scale; smaller is finer and costs 32 / block bits a value more.
-    wire: "packed", "elias" or "zstd".
+    wire: "packed", "huffman", "elias" or "zstd".
 
     >>> import torch, gradwire as gw
     >>> codec = gw.QSGD(bits=4)
@@ -79,8 +79,7 @@ class QSGD(ResolvedCodec):
         self._resolve()
         if self.norm not in _NORMS:
             raise ValueError(f'`norm` must be "max" or "l2", got {self.norm!r}.')
-        if self.wire not in CODINGS:
-            raise ValueError(f'`wire` must be "packed", "elias" or "zstd", got {self.wire!r}.')
+        check_wire(self.wire)
         check_block(self.block)
 
     @property

@@ -133,7 +133,7 @@ class Lattice(Codec):
         """As `decode_into`, from a payload that was read."""
         kernels.for_device(out.device).dequantize_dithered(
             part.steps, part.codes, out, zero=self.levels, width=part.width,
-            planes=False, block=self.block, key=part.key, offset=offset, weight=weight,
+            block=self.block, key=part.key, offset=offset, weight=weight,
             accumulate=accumulate,
         )  # fmt: skip
 

@@ -5,8 +5,9 @@ arithmetic goes through intrinsics, since Numba widens uint32 products to 64 bit
 GIL, and `threads.set_num_threads` cuts large ones into spans for a small pool of threads.
 
 Beside the files that every backend has, there are those that only Numba needs: `compiler`,
-`intrinsics`, `lanes` and `skinny` (what LLVM is told in its own terms), `calls` (tensors as arrays)
-and `threads`.
+`intrinsics`, `lanes` and `skinny` (what LLVM is told in its own terms), `calls` (tensors as
+arrays), `butterflies`, `gaussian` and `rotation` (what rotations are made of), `digits` and
+`streams` (what prefix codes are made of) and `threads`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gradwire.kernels.cpu.elias import elias_decode, elias_encode, elias_sizes
 from gradwire.kernels.cpu.exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.cpu.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.cpu.floats import mean_floats
+from gradwire.kernels.cpu.huffman import huffman_decode, huffman_encode
 from gradwire.kernels.cpu.levels import add_levels, fit_levels
 from gradwire.kernels.cpu.low_rank import (
     add_outer,
@@ -31,7 +33,7 @@ from gradwire.kernels.cpu.philox import philox
 from gradwire.kernels.cpu.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.cpu.rangefloat import range_float_decode, range_float_encode
 from gradwire.kernels.cpu.rotated import dequantize_rotated, quantize_rotated
-from gradwire.kernels.cpu.scales import block_scales
+from gradwire.kernels.cpu.scales import block_moments, block_scales
 from gradwire.kernels.cpu.sparse import (
     compact,
     count_bits,
@@ -57,6 +59,7 @@ __all__ = [
     "add_nested",
     "add_outer",
     "add_packed",
+    "block_moments",
     "block_scales",
     "column_products",
     "combine",
@@ -80,6 +83,8 @@ __all__ = [
     "gap_decode",
     "gap_encode",
     "gap_sizes",
+    "huffman_decode",
+    "huffman_encode",
     "largest",
     "largest_of_blocks",
     "mean_floats",

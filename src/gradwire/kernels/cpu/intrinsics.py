@@ -121,6 +121,69 @@ def _build_to_float16(builder: Any, value: Any, dither: Any) -> Any:
     return builder.select(builder.fcmp_unordered("uno", value, value), _I16(0x7E00), half)
 
 
+def _build_load(builder: Any, address: Any) -> Any:
+    return builder.load(builder.inttoptr(address, _I64.as_pointer()), align=1)
+
+
+def _build_store(builder: Any, address: Any, word: Any) -> Any:
+    builder.store(word, builder.inttoptr(address, _I64.as_pointer()), align=1)
+    return word
+
+
+def _build_reaching(builder: Any, address: Any, least: Any) -> Any:
+    row = ir.VectorType(_I8, 64)
+    octets = builder.load(builder.inttoptr(address, row.as_pointer()), align=1)
+    unset = ir.Constant(row, ir.Undefined)
+    lanes = ir.Constant(ir.VectorType(_I32, 64), [0] * 64)
+    wanted = builder.shuffle_vector(builder.insert_element(unset, least, _I32(0)), unset, lanes)
+    return builder.bitcast(builder.icmp_unsigned(">=", octets, wanted), _I64)
+
+
+def _build_reaches(builder: Any, value: Any, least: Any) -> Any:
+    return builder.zext(builder.icmp_unsigned(">=", value, least), _I8)
+
+
+def _build_magnitude(builder: Any, code: Any, zero: Any) -> Any:
+    value = builder.sub(code, zero)
+    is_negative = builder.icmp_signed("<", value, _I8(0))
+    return builder.select(is_negative, builder.neg(value), value)
+
+
+def _build_folded(builder: Any, code: Any, zero: Any) -> Any:
+    value = builder.sub(code, zero)
+    return builder.xor(value, builder.ashr(value, _I8(7)))
+
+
+def _build_smaller(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.icmp_unsigned("<", a, b), a, b)
+
+
+def _build_field_of(builder: Any, code: Any, zero: Any, top: Any) -> Any:
+    value = builder.sub(code, zero)
+    value = builder.select(builder.icmp_signed(">", value, top), top, value)
+    bottom = builder.neg(top)
+    return builder.select(builder.icmp_signed("<", value, bottom), bottom, value)
+
+
+def _build_join(builder: Any, low: Any, high: Any, place: Any) -> Any:
+    return builder.or_(low, builder.shl(builder.zext(high, _I16), place))
+
+
+def _build_signed_digit(builder: Any, digit: Any, signs: Any, zero: Any) -> Any:
+    is_negative = builder.icmp_unsigned("!=", builder.and_(signs, _I8(1)), _I8(0))
+    value = builder.select(is_negative, builder.neg(digit), digit)
+    return builder.add(value, zero)
+
+
+def _build_next_signs(builder: Any, digit: Any, signs: Any) -> Any:
+    is_zero = builder.icmp_unsigned("==", digit, _I8(0))
+    return builder.select(is_zero, signs, builder.lshr(signs, _I8(1)))
+
+
+def _build_unfolded(builder: Any, folded: Any, sign: Any, zero: Any) -> Any:
+    return builder.add(builder.xor(folded, builder.neg(sign)), zero)
+
+
 _u8, _u16, _u32, _i32, _f32 = types.uint8, types.uint16, types.uint32, types.int32, types.float32
 fma = expression(types.float32, (types.float32,) * 3, lambda b, x, y, z: b.fma(x, y, z))
 add32 = expression(_u32, (_u32, _u32), lambda b, x, y: b.add(x, y))
@@ -158,3 +221,19 @@ high_half = expression(_u32, (_u16,), lambda b, x: b.shl(b.zext(x, _I32), _I32(1
 centred = expression(_f32, (_u32, _i32), _build_centred)
 to_bfloat16 = expression(_u16, (_f32, _u16), _build_to_bfloat16)
 to_float16 = expression(types.int16, (_f32, _u16), _build_to_float16)
+sub8 = expression(_u8, (_u8, _u8), lambda b, x, y: b.sub(x, y))
+add8 = expression(_u8, (_u8, _u8), lambda b, x, y: b.add(x, y))
+reaches = expression(_u8, (_u8, _u8), _build_reaches)  # 1 if value >= least
+smaller = expression(_u8, (_u8, _u8), _build_smaller)
+magnitude = expression(_u8, (_u8, _u8), _build_magnitude)  # of code - zero
+folded = expression(_u8, (_u8, _u8), _build_folded)  # code - zero, or what is as far below -1
+unfolded = expression(_u8, (_u8, _u8, _u8), _build_unfolded)
+clipped = expression(_u8, (_u8, _u8, _u8), _build_field_of)  # code - zero, from -top to top
+join16 = expression(_u16, (_u16, _u8, _u16), _build_join)
+signed_digit = expression(_u8, (_u8, _u8, _u8), _build_signed_digit)  # by the lowest of the signs
+next_signs = expression(
+    _u8, (_u8, _u8), _build_next_signs
+)  # without that of a digit, if it has one
+load64 = expression(types.uint64, (types.int64,), _build_load)  # of an address
+store64 = expression(types.uint64, (types.int64, types.uint64), _build_store)
+reaching = expression(types.uint64, (types.int64, _u8), _build_reaching)  # which of 64 octets are

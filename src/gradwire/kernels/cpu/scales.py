@@ -6,10 +6,10 @@ import numpy as np
 from torch import Tensor
 
 from gradwire.kernels.cpu.calls import NORMS, array
-from gradwire.kernels.cpu.compiler import jit
+from gradwire.kernels.cpu.compiler import inline, jit
 from gradwire.kernels.cpu.intrinsics import as_float, magnitude_bits
 from gradwire.kernels.cpu.threads import over_threads
-from gradwire.kernels.cpu.tiles import load_tile, widen
+from gradwire.kernels.cpu.tiles import load_tile
 from gradwire.kernels.formats.layout import MAX_SCALE, MIN_SCALE, TILE
 
 _INF_BITS = np.int32(0x7F800000)
@@ -40,9 +40,21 @@ def tree_sum(values, size):  # type: ignore[no-untyped-def]
 @jit
 def sum_of_squares(part, squares):  # type: ignore[no-untyped-def]
     """As many values as a power of two; `squares` is room to work in."""
-    for i in range(len(part)):
-        squares[i] = np.float64(part[i]) * np.float64(part[i])
-    return tree_sum(squares, len(part))
+    if len(part) < TILE:
+        for i in range(len(part)):
+            squares[i] = _square(part[i])
+        return tree_sum(squares, len(part))
+    for i in range(TILE // 8):  # the first three halves of `tree_sum` at once
+        a, b = _square(part[i]) + _square(part[i + 256]), _square(part[i + 128])
+        c, d = _square(part[i + 64]) + _square(part[i + 320]), _square(part[i + 192])
+        b, d = b + _square(part[i + 384]), d + _square(part[i + 448])
+        squares[i] = (a + b) + (c + d)
+    return tree_sum(squares, TILE // 8)
+
+
+@inline
+def _square(value):  # type: ignore[no-untyped-def]
+    return np.float64(value) * np.float64(value)
 
 
 @jit
@@ -64,8 +76,15 @@ def scales_in_tile(tile, count, block, l2, scales, squares):  # type: ignore[no-
 
 
 @jit
-def scale_of_tiles(x, start, stop, l2, tile):  # type: ignore[no-untyped-def]
+def scale_of_tiles(x, start, stop, l2, room):  # type: ignore[no-untyped-def]
     """The scale of one block of several tiles."""
+    top, square = _survey(x, start, stop, l2, room)
+    return _scale(top, l2, square)
+
+
+@jit
+def _survey(x, start, stop, l2, room):  # type: ignore[no-untyped-def]
+    """The bits of the largest magnitude of several tiles, and their sum of squares if `l2`."""
     squares = np.empty(TILE, np.float64)
     size = 1
     while size < -(-(stop - start) // TILE):
@@ -74,11 +93,11 @@ def scale_of_tiles(x, start, stop, l2, tile):  # type: ignore[no-untyped-def]
     top = np.int32(0)
     for t in range(-(-(stop - start) // TILE)):
         at = start + t * TILE
-        widen(x, at, min(at + TILE, stop), tile)
+        tile = load_tile(x, at, min(at + TILE, stop), room)
         top = max(top, max_bits(tile))
         if l2:
             sums[t] = sum_of_squares(tile, squares)
-    return _scale(top, l2, tree_sum(sums, size) if l2 else 0.0)
+    return top, tree_sum(sums, size) if l2 else 0.0
 
 
 @jit
@@ -101,5 +120,31 @@ def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> 
 
     def run(start: int, stop: int) -> None:
         _block_scales(values[start:stop], out[start // size :], size, NORMS[norm])
+
+    over_threads(x.numel(), size, run)
+
+
+@jit
+def _block_moments(x, peaks, norms, block):  # type: ignore[no-untyped-def]
+    room, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
+    if block > TILE:
+        for b in range(-(-len(x) // block)):
+            top, square = _survey(x, b * block, min((b + 1) * block, len(x)), True, room)
+            peaks[b], norms[b] = _scale(top, False, 0.0), _scale(top, True, square)
+        return
+    for at in range(0, len(x), TILE):
+        stop = min(at + TILE, len(x))
+        tile = load_tile(x, at, stop, room)
+        scales_in_tile(tile, stop - at, block, False, peaks[at // block :], squares)
+        scales_in_tile(tile, stop - at, block, True, norms[at // block :], squares)
+
+
+def block_moments(x: Tensor, peaks: Tensor, norms: Tensor, *, block: int | None) -> None:
+    values, most, norm = array(x), array(peaks), array(norms)
+    size = block or max(x.numel(), TILE)
+
+    def run(start: int, stop: int) -> None:
+        first = start // size
+        _block_moments(values[start:stop], most[first:], norm[first:], size)
 
     over_threads(x.numel(), size, run)

@@ -12,6 +12,7 @@ from gradwire.kernels.protocol.elias import Elias
 from gradwire.kernels.protocol.exponential import Exponential
 from gradwire.kernels.protocol.fields import Fields
 from gradwire.kernels.protocol.floats import Floats
+from gradwire.kernels.protocol.huffman import Huffman
 from gradwire.kernels.protocol.levels import Levels
 from gradwire.kernels.protocol.low_rank import LowRank
 from gradwire.kernels.protocol.nested import Nested
@@ -29,7 +30,7 @@ from gradwire.kernels.protocol.transforms import Transforms
 
 class Kernels(
     Philox, Scales, Quantize, Dithered, Nested, Exponential, Fields, Sums, Floats, RangeFloat,
-    Elias, Sparse, TopK, Levels, Subspace, LowRank, Transforms, Rotated, Protocol,
+    Elias, Huffman, Sparse, TopK, Levels, Subspace, LowRank, Transforms, Rotated, Protocol,
 ):  # fmt: skip
     """Every kernel; a backend is a module with these functions.
 

@@ -3,10 +3,6 @@
 A value y in steps becomes q = floor(y + U), with U = r / 2^16 from the value's 16 random bits, and
 comes back as q - U + 1/2 - 2^-17. The error is then uniform on the 2^16 points -1/2 + 2^-17 to
 1/2 - 2^-17, whatever y is: its mean is exactly zero. Codes are q + zero, modulo 256.
-
-Codes of 8 bits lie one after the other, or in two *planes* of 4 bits, all low halves and then all
-high ones. With zero = 8 the high half of the codes of -8 to 7 is 0, and their low halves travel in
-pairs, which zstd codes better than single values.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ class Dithered(Protocol):
         codes: Tensor,
         *,
         zero: int,
-        planes: bool,
         block: int | None,
         key: Key,
         offset: int = 0,
@@ -48,7 +43,6 @@ class Dithered(Protocol):
         *,
         zero: int,
         width: int,
-        planes: bool,
         block: int | None,
         key: Key,
         offset: int = 0,
@@ -57,6 +51,5 @@ class Dithered(Protocol):
     ) -> None:
         """Write, or add, weight * unit * (q - U + 1/2 - 2^-17) to `out` (float32).
 
-        In units of 2^-17 the bracket is an integer below 2^24, so float32 holds it exactly. Planes
-        take a `width` of 8.
+        In units of 2^-17 the bracket is an integer below 2^24, so float32 holds it exactly.
         """

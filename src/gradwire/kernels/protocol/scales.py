@@ -18,3 +18,6 @@ class Scales(Protocol):
         `MAX_SCALE`. The l2 norm is defined to the last bit: squares in float64, a halving tree over
         the values of a tile, and another over the tiles of a block.
         """
+
+    def block_moments(self, x: Tensor, peaks: Tensor, norms: Tensor, *, block: int | None) -> None:
+        """Both of them, from one look at the values: "max" to `peaks` and "l2" to `norms`."""

@@ -9,6 +9,7 @@ from gradwire.kernels.reference.elias import elias_decode, elias_encode, elias_s
 from gradwire.kernels.reference.exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.reference.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.reference.floats import mean_floats
+from gradwire.kernels.reference.huffman import huffman_decode, huffman_encode
 from gradwire.kernels.reference.levels import add_levels, fit_levels
 from gradwire.kernels.reference.low_rank import (
     add_outer,
@@ -22,7 +23,7 @@ from gradwire.kernels.reference.philox import philox
 from gradwire.kernels.reference.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.reference.rangefloat import range_float_decode, range_float_encode
 from gradwire.kernels.reference.rotated import dequantize_rotated, quantize_rotated
-from gradwire.kernels.reference.scales import block_scales
+from gradwire.kernels.reference.scales import block_moments, block_scales
 from gradwire.kernels.reference.sparse import (
     compact,
     count_bits,
@@ -48,6 +49,7 @@ __all__ = [
     "add_nested",
     "add_outer",
     "add_packed",
+    "block_moments",
     "block_scales",
     "column_products",
     "combine",
@@ -71,6 +73,8 @@ __all__ = [
     "gap_decode",
     "gap_encode",
     "gap_sizes",
+    "huffman_decode",
+    "huffman_encode",
     "largest",
     "largest_of_blocks",
     "mean_floats",

@@ -17,23 +17,17 @@ def quantize_dithered(
     codes: Tensor,
     *,
     zero: int,
-    planes: bool,
     block: int | None,
     key: Key,
     offset: int = 0,
 ) -> None:
-    half = packed_nbytes(x.numel(), 4)
     for start, stop, rows, size in tiles.tiles(x.numel()):
         values = tiles.padded(x[start:stop].float(), rows * size).view(rows, size)
         unit = tiles.scale_of_values(units, start, rows, size, block)
         dither = tiles.half_words((offset + start) // 8, rows, size, key)
         level = dithered_level(values, unit, dither)
-        code = (level + zero) & 0xFF
-        parts = ((0, code & 0xF, 4), (half, code >> 4, 4)) if planes else ((0, code, 8),)
-        for base, part, width in parts:
-            packed = pack(part, width)
-            at = base + packed_nbytes(start, width)
-            codes[at : at + packed.numel()] = packed
+        packed = pack((level + zero) & 0xFF, 8)
+        codes[start : start + packed.numel()] = packed
 
 
 def dithered_level(values: Tensor, unit: Tensor, dither: Tensor) -> Tensor:
@@ -52,7 +46,6 @@ def dequantize_dithered(
     *,
     zero: int,
     width: int,
-    planes: bool,
     block: int | None,
     key: Key,
     offset: int = 0,
@@ -61,21 +54,11 @@ def dequantize_dithered(
 ) -> None:
     ratio = torch.tensor(weight * 2.0**-17, dtype=torch.float32)
     for start, stop, rows, size in tiles.tiles(out.numel()):
-        if planes:
-            high = codes[packed_nbytes(out.numel(), 4) :]
-            code = (
-                _unpacked(codes, start, rows, size, 4) | _unpacked(high, start, rows, size, 4) << 4
-            )
-        else:
-            code = _unpacked(codes, start, rows, size, width)
+        packed = codes[packed_nbytes(start, width) :][: packed_nbytes(rows * size, width)]
+        code = unpack(packed.view(rows, -1), width)
         level = ((code - zero + 128) & 0xFF) - 128
         dither = tiles.half_words((offset + start) // 8, rows, size, key)
         exact = ((level << 17) - 2 * dither + 65535).float()
         values = exact * (tiles.scale_of_values(units, start, rows, size, block) * ratio)
         values = values.view(-1)[: stop - start]
         out[start:stop] = out[start:stop] + values if accumulate else values
-
-
-def _unpacked(codes: Tensor, start: int, rows: int, size: int, width: int) -> Tensor:
-    packed = codes[packed_nbytes(start, width) :][: packed_nbytes(rows * size, width)]
-    return unpack(packed.view(rows, -1), width)

@@ -21,3 +21,8 @@ def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> 
         scale = sqrt(tree_sum(tree_sum(values.double().square()))).float()
     finite = values.isfinite().all(2).all(1)
     scales.copy_(torch.where(finite, scale.clamp(MIN_SCALE, MAX_SCALE), torch.nan))
+
+
+def block_moments(x: Tensor, peaks: Tensor, norms: Tensor, *, block: int | None) -> None:
+    block_scales(x, peaks, block=block, norm="max")
+    block_scales(x, norms, block=block, norm="l2")

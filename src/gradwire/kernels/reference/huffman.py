@@ -1,0 +1,190 @@
+"""Prefix codes in plain Python: streams are long integers, short and slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradwire.kernels.formats.huffman import (
+    CHUNK,
+    NOTHING,
+    PLAIN,
+    THRESHOLDS,
+    find_chunks,
+    tables,
+)
+from gradwire.kernels.formats.layout import TILE
+from gradwire.kernels.formats.prefix import LIMIT
+from gradwire.kernels.reference.pack import pack_codes, unpack_codes
+
+
+def huffman_encode(codes: Tensor, *, zero: int) -> Tensor:
+    ids, sizes, bodies = bytearray(), bytearray(), bytearray()
+    for start in range(0, codes.numel(), CHUNK):
+        part = codes[start : start + CHUNK].numpy()
+        table, streams, body = _encode_chunk(part, _signed(part, zero))
+        ids.append(table)
+        for stream in streams:
+            sizes += len(stream).to_bytes(2, "little")
+        bodies += body
+    return torch.tensor(list(ids + sizes + bodies), dtype=torch.uint8)
+
+
+def _signed(codes: Any, zero: int) -> Any:
+    return (codes.astype(np.int64) - zero + 128) % 256 - 128
+
+
+def _encode_chunk(codes: Any, values: Any) -> tuple[int, list[bytes], bytes]:
+    """The id, the two streams and the body."""
+    if not values.any():
+        return NOTHING, [b"", b""], b""
+    t = tables()
+    counts = [len(values), *(np.count_nonzero(abs(values) >= least) for least in THRESHOLDS)]
+    costs = sum(each.astype(np.int64) * count for each, count in zip(t.costs, counts, strict=True))
+    table = int(np.argmin(costs))
+    low, row = int(t.lows[table]), t.rows[table]
+    base, group, words = int(t.bases[row]), int(t.sizes[row]), t.words[row]
+    digits, raw = _split(values, low)
+    streams = [_Writer(), _Writer()]
+    for i, at in enumerate(range(0, len(values), TILE)):
+        tile = digits[at : at + TILE]
+        fields = np.clip(tile, 1 - base, base - 1).reshape(group, -1)
+        width = 3 if group == 4 else 5
+        for column in fields.T.tolist():
+            index = sum((d & ((1 << width) - 1)) << width * k for k, d in enumerate(column))
+            streams[i % 2].put(int(words[index]) >> 8, int(words[index]) & 255)
+        for digit in abs(tile[abs(tile) >= base - 1]).tolist():
+            streams[i % 2].put_gamma(digit - base + 2)
+    parts = [stream.octets() for stream in streams]
+    body = _packed(raw, low) + parts[0] + parts[1]
+    return (PLAIN, [b"", b""], codes.tobytes()) if len(body) >= len(codes) else (table, parts, body)
+
+
+def _split(values: Any, low: int) -> tuple[Any, Any]:
+    """What has digits, and the bits that are sent as they are: the lowest ones and the sign."""
+    if low == 0:
+        return values, None
+    sign = values < 0
+    folded = np.where(sign, ~values, values)
+    return folded >> low, (folded & ((1 << low) - 1)) | sign << low
+
+
+def _packed(raw: Any, low: int) -> bytes:
+    if low == 0:
+        return b""
+    out = torch.empty(len(raw) // 8 * (low + 1), dtype=torch.uint8)
+    pack_codes(torch.from_numpy(raw), out, low + 1)
+    return out.numpy().tobytes()
+
+
+class _Writer:
+    """Bits, the first one lowest."""
+
+    def __init__(self) -> None:
+        self.bits = self.size = 0
+
+    def put(self, word: int, length: int) -> None:
+        self.bits |= word << self.size
+        self.size += length
+
+    def put_gamma(self, number: int) -> None:
+        """As many zeros as there are bits below the highest, a one, and those bits."""
+        low = number.bit_length() - 1
+        self.put((number - (1 << low)) << low + 1 | 1 << low, 2 * low + 1)
+
+    def octets(self) -> bytes:
+        return self.bits.to_bytes(-(-self.size // 8), "little")
+
+
+class _Reader:
+    """Bits of a stream; there are zeros after the last."""
+
+    def __init__(self, octets: bytes) -> None:
+        self.bits, self.used, self.nbytes = int.from_bytes(octets, "little"), 0, len(octets)
+
+    def peek(self, length: int) -> int:
+        return self.bits >> self.used & ((1 << length) - 1)
+
+    def take(self, length: int) -> int:
+        self.used += length
+        return self.bits >> (self.used - length) & ((1 << length) - 1)
+
+    def take_gamma(self) -> int | None:
+        """None: there are more bits below the highest than any code has."""
+        low = next((n for n in range(8) if self.peek(n + 1)), None)
+        if low is None:
+            return None
+        self.take(low + 1)
+        return 1 << low | self.take(low)
+
+    @property
+    def ended(self) -> bool:
+        return -(-self.used // 8) == self.nbytes
+
+
+def huffman_decode(stream: Tensor, codes: Tensor, *, zero: int) -> bool:
+    octets = stream.numpy()
+    found = find_chunks(octets, codes.numel())
+    if found is None:
+        return False
+    ids, sizes, starts = found
+    for i, table in enumerate(ids.tolist()):
+        part, body = codes[i * CHUNK : (i + 1) * CHUNK], octets[starts[i] : starts[i + 1]].tobytes()
+        if table == NOTHING:
+            part.fill_(zero)
+        elif table == PLAIN:
+            part.copy_(torch.tensor(list(body), dtype=torch.uint8))
+        else:
+            values = _decode_chunk(table, body, int(sizes[2 * i]), part.numel())
+            if values is None:
+                return False
+            part.copy_(torch.from_numpy(values + zero & 255))
+    return True
+
+
+def _decode_chunk(table: int, body: bytes, split: int, numel: int) -> Any:
+    """The values of a chunk; None if it is damaged."""
+    t = tables()
+    low, row = int(t.lows[table]), t.rows[table]
+    start = numel // 8 * (low + 1) if low else 0
+    readers = [_Reader(body[start : start + split]), _Reader(body[start + split :])]
+    values = np.empty(numel, np.int64)
+    for i, at in enumerate(range(0, numel, TILE)):
+        size = min(TILE, numel - at)
+        tile = _read_tile(readers[i % 2], size, row, signed=low == 0)
+        if tile is None or (abs(tile) > 127 >> low).any():
+            return None
+        values[at : at + size] = tile
+    if not all(reader.ended for reader in readers):
+        return None
+    if low == 0:
+        return values
+    packed = torch.tensor(list(body[:start]), dtype=torch.uint8)
+    raw = unpack_codes(packed, numel, low + 1).numpy()
+    folded = values << low | raw & ((1 << low) - 1)
+    return np.where(raw >> low, ~folded, folded)
+
+
+def _read_tile(reader: _Reader, size: int, row: int, *, signed: bool) -> Any:
+    """The digits of a tile with their signs; None: one is larger than any."""
+    t = tables()
+    base, group, groups = int(t.bases[row]), int(t.sizes[row]), t.groups[row].tolist()
+    width, digits = 8 // group, np.empty((group, size // group), np.int64)
+    signs = np.ones_like(digits)
+    for j in range(size // group):
+        entry = groups[reader.peek(LIMIT)]
+        reader.take(entry >> 8 & 255)
+        for place in range(group):
+            digit = entry >> 16 + width * place & ((1 << width) - 1)
+            digits[place, j] = digit
+            signs[place, j] = -1 if signed and digit and reader.take(1) else 1
+    flat = digits.reshape(-1)
+    for place in np.flatnonzero(flat == base - 1).tolist():
+        number = reader.take_gamma()
+        if number is None or base - 2 + number > 127:
+            return None
+        flat[place] = base - 2 + number
+    return flat * signs.reshape(-1)

@@ -1,0 +1,126 @@
+"""Huffman codes: words are a code, the shortest there is, and any bytes are safe to decode."""
+
+import heapq
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradwire.kernels import cpu, reference
+from gradwire.kernels.formats.huffman import NOTHING, PLAIN, THRESHOLDS, tables
+from gradwire.kernels.formats.prefix import LIMIT, canonical_words, word_lengths
+
+BACKENDS = [reference, cpu]
+
+
+def huffman_cost(weights):
+    """The weight of all inner nodes of Huffman's tree, which has no limit."""
+    heap, cost = list(weights), 0
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        both = heapq.heappop(heap) + heapq.heappop(heap)
+        cost += both
+        heapq.heappush(heap, both)
+    return cost
+
+
+def test_lengths_are_huffmans_where_the_limit_allows():
+    random = np.random.default_rng(0)
+    for size in (2, 3, 16, 81):
+        weights = random.integers(1, 50, size)
+        assert (weights * word_lengths(weights)).sum() == huffman_cost(weights.tolist())
+
+
+def test_lengths_are_limited_and_fill_the_code():
+    weights = np.array([1 << min(i, 40) for i in range(60)])
+    lengths = word_lengths(weights)
+    assert lengths.max() == LIMIT
+    assert sum(2.0 ** -int(n) for n in lengths) == 1
+    assert (weights * lengths).sum() > huffman_cost(weights.tolist())
+
+
+def test_no_word_begins_another():
+    lengths = word_lengths(np.array([1, 1, 2, 3, 5, 8, 13]))
+    words = [f"{w:0{n}b}"[::-1] for w, n in zip(canonical_words(lengths), lengths, strict=True)]
+    assert not any(a.startswith(b) for a, b in itertools.permutations(words, 2))
+
+
+def test_every_twelve_bits_begin_with_a_word_of_every_table():
+    """And the words that are written are those that are read."""
+    t = tables()
+    for row, (words, groups) in enumerate(zip(t.words, t.groups, strict=True)):
+        length, digits = groups >> 8 & 255, groups >> 16
+        assert length.min() >= 1
+        assert length.max() <= LIMIT
+        size = int(t.sizes[row])
+        width, field = 8 // size, 3 if size == 4 else 5
+        index = sum(
+            (digits >> width * k & (1 << width) - 1).astype(np.int64) << field * k
+            for k in range(size)
+        )
+        mask = (np.int64(1) << length.astype(np.int64)) - 1
+        assert ((words[index] >> 8 & mask) == (np.arange(1 << LIMIT) & mask)).all()
+        assert ((words[index] & 255) == (groups & 255)).all()
+
+
+def test_a_chunk_gets_the_table_of_its_law():
+    """What the counts say is cheapest is within 1 % of what is: all tables, one after the other."""
+    t = tables()
+    q = np.floor(np.random.default_rng(1).standard_normal(4096) / 1.2 + 0.5).astype(np.int64)
+    counts = [4096, *(int((abs(q) >= least).sum()) for least in THRESHOLDS)]
+    cheapest = int(np.argmin(np.array(counts) @ t.costs.astype(np.int64)))
+    stream = cpu.huffman_encode(torch.from_numpy(q + 127).to(torch.uint8), zero=127)
+    assert stream[0] == cheapest
+    assert stream.numel() < 4096 * 2 / 8
+
+
+@st.composite
+def codes_of_steps(draw):
+    scale = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 12.0, 40.0, 200.0]))
+    numel = 8 * draw(st.integers(0, 1200))
+    random = np.random.default_rng(draw(st.integers(0, 1000)))
+    values = np.clip(np.round(scale * random.standard_t(2, numel)), -127, 127)
+    zero = draw(st.sampled_from([127, 8, 0]))
+    return torch.from_numpy((values.astype(np.int64) + zero) % 256).to(torch.uint8), zero
+
+
+@settings(max_examples=60, deadline=None)
+@given(codes_of_steps())
+def test_codes_come_back(case):
+    codes, zero = case
+    stream, back = cpu.huffman_encode(codes, zero=zero), torch.full_like(codes, 77)
+    assert stream.numel() <= codes.numel() + 5 * -(-codes.numel() // 4096)
+    assert cpu.huffman_decode(stream, back, zero=zero)
+    assert torch.equal(back, codes)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60), st.integers(0, 155), st.integers(1, 20), st.integers(0, 50))
+def test_decoders_agree_on_garbage(octets, table, eighths, first):
+    """A chunk whose sizes are right, so that its streams are really read."""
+    numel, low = 8 * eighths, int(tables().lows[table])
+    second = len(octets) - first - (eighths * (low + 1) if low else 0)
+    if second < 0:
+        return
+    head = bytes([table]) + first.to_bytes(2, "little") + second.to_bytes(2, "little")
+    data = torch.tensor(list(head + octets), dtype=torch.uint8)
+    answers = []
+    for backend in BACKENDS:
+        codes = torch.zeros(numel, dtype=torch.uint8)
+        whole = backend.huffman_decode(data, codes, zero=127)
+        answers.append((whole, codes.tolist() if whole else None))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "octets",
+    [b"", b"\0\0\0\0", bytes([200, 0, 0, 0, 0]), bytes([PLAIN, 0, 0, 0, 0]),
+     bytes([NOTHING, 1, 0, 0, 0, 7]), bytes([0, 255, 255, 255, 255]), bytes([9, 0, 0, 0, 0])],
+)  # fmt: skip
+def test_what_is_no_chunk_is_refused(backend, octets):
+    stream = torch.tensor(list(octets), dtype=torch.uint8)
+    assert not backend.huffman_decode(stream, torch.zeros(16, dtype=torch.uint8), zero=127)
