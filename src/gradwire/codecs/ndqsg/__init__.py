@@ -44,7 +44,7 @@ from torch import Tensor
 
 from gradwire.adaptive import AdaptiveCodec, Layout, State
 from gradwire.codec import Codec, Seen
-from gradwire.codecs.coding import CODINGS
+from gradwire.codecs.coding import check_wire
 from gradwire.codecs.dqsg import check_levels, is_number
 from gradwire.codecs.ndqsg.lattice import Lattice
 from gradwire.codecs.settings import SpelledCodec
@@ -72,7 +72,7 @@ class NDQSG(AdaptiveCodec[Agreement], SpelledCodec):
     nested_fraction: the share of workers that are nested; rank 0 never is.
     block: values that share a scale; None, as in the paper, is all of them.
     max_failures: the share of wrong values above which the plain code is sent; 1 is never.
-    wire: "zstd", "elias" or "packed", as for `DQSG`, of plain and of nested codes.
+    wire: "zstd", "huffman", "elias" or "packed", as for `DQSG`, of plain and of nested codes.
 
     >>> import torch, gradwire as gw
     >>> codec = gw.NDQSG(levels=3, block=512, wire="packed")
@@ -100,8 +100,7 @@ class NDQSG(AdaptiveCodec[Agreement], SpelledCodec):
     def __post_init__(self) -> None:
         check_levels(self.levels)
         check_block(self.block)
-        if self.wire not in CODINGS:
-            raise ValueError(f'`wire` must be "packed", "elias" or "zstd", got {self.wire!r}.')
+        check_wire(self.wire)
         if self.ratio == 0 and isinstance(self.ratio, int):
             object.__setattr__(self, "ratio", self._default_ratio)
         if not isinstance(self.ratio, int) or self.ratio < 3 or self.ratio % 2 == 0:

@@ -151,6 +151,6 @@ class Lattice(Codec):
             raise ValueError(f"the head of the payload is damaged: {head}, expected 0 or 1.")
         coding = self._coding(head[0] == 1)
         scales, codes = coding.decode(payload[HEAD:], numel)
-        if self.wire == "zstd":
+        if self.wire != "packed":
             codes = codes.clone()  # the room is that of the next payload, too
         return Received(head[0] == 1, steps_of(scales, self.levels), codes, coding.width, key)

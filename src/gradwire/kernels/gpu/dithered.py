@@ -6,7 +6,6 @@ import triton.language as tl
 from torch import Tensor
 
 from gradwire.kernels.formats import layout
-from gradwire.kernels.formats.layout import packed_nbytes
 from gradwire.kernels.gpu.blocks import all_given_scales, spread
 from gradwire.kernels.gpu.compiler import jit, kernel, launch, single, stream
 from gradwire.kernels.gpu.pack import load_packed, store_packed
@@ -47,38 +46,33 @@ def dithered_levels(
 
 @jit
 def _quantize_group(
-    x, units, codes, high, stride, left, zero, tiles, counter, c1, c2, c3, k0, k1,
-    PLANES: tl.constexpr, SPAN: tl.constexpr,
+    x, units, codes, stride, left, zero, tiles, counter, c1, c2, c3, k0, k1,
+    SPAN: tl.constexpr,
 ):  # fmt: skip
     levels = dithered_levels(
         x, units, tiles, stride, left, counter, c1, c2, c3, k0, k1, SPAN
     )  # fmt: skip
-    low, upper = (), ()
+    codes_of = ()
     for s in tl.static_range(8):
-        low += ((levels[s] + zero) & 0xFF,)
-        upper += ((levels[s] + zero) >> 4,)
-    if PLANES:
-        store_packed(skip(codes, GROUP // 2), low, stride, left, 4)
-        store_packed(skip(high, GROUP // 2), upper, stride, left, 4)
-    else:
-        store_packed(skip(codes, GROUP), low, stride, left, 8)
+        codes_of += ((levels[s] + zero) & 0xFF,)
+    store_packed(skip(codes, GROUP), codes_of, stride, left, 8)
 
 
 @kernel
 def _quantize_dithered(
-    x, units, codes, high, numel, zero, tiles, counter, c1, c2, c3, k0, k1,
-    PLANES: tl.constexpr, SPAN: tl.constexpr,
+    x, units, codes, numel, zero, tiles, counter, c1, c2, c3, k0, k1,
+    SPAN: tl.constexpr,
 ):  # fmt: skip
     if is_whole(numel):
         _quantize_group(
-            x, units, codes, high, EIGHTH, None, zero, tiles, counter, c1, c2, c3, k0, k1,
-            PLANES, SPAN,
+            x, units, codes, EIGHTH, None, zero, tiles, counter, c1, c2, c3, k0, k1,
+            SPAN,
         )  # fmt: skip
     else:
         stride, left = ragged(numel)
         _quantize_group(
-            x, units, codes, high, stride, left, zero, tiles, counter, c1, c2, c3, k0, k1,
-            PLANES, SPAN,
+            x, units, codes, stride, left, zero, tiles, counter, c1, c2, c3, k0, k1,
+            SPAN,
         )  # fmt: skip
 
 
@@ -88,36 +82,22 @@ def quantize_dithered(
     codes: Tensor,
     *,
     zero: int,
-    planes: bool,
     block: int | None,
     key: Key,
     offset: int = 0,
 ) -> None:
     launch(
-        _quantize_dithered, num_groups(x.numel()), x, units, codes, _high(codes, x.numel()),
-        x.numel(), zero, **stream(key, offset), PLANES=planes, **block_of(block),
+        _quantize_dithered, num_groups(x.numel()), x, units, codes,
+        x.numel(), zero, **stream(key, offset), **block_of(block),
     )  # fmt: skip
 
 
 @jit
-def _load_codes(codes, high, stride, left, WIDTH: tl.constexpr, PLANES: tl.constexpr):
-    if PLANES:
-        low = load_packed(skip(codes, GROUP // 2), stride, left, 4)
-        upper = load_packed(skip(high, GROUP // 2), stride, left, 4)
-        values = ()
-        for s in tl.static_range(8):
-            values += (low[s] | upper[s] << 4,)
-    else:
-        values = load_packed(skip(codes, GROUP // 8 * WIDTH), stride, left, WIDTH)
-    return values
-
-
-@jit
 def _dequantize_group(
-    units, codes, high, out, stride, left, zero, ratio, tiles, counter, c1, c2, c3, k0, k1,
-    WIDTH: tl.constexpr, PLANES: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr,
+    units, codes, out, stride, left, zero, ratio, tiles, counter, c1, c2, c3, k0, k1,
+    WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    code = _load_codes(codes, high, stride, left, WIDTH, PLANES)
+    code = load_packed(skip(codes, GROUP // 8 * WIDTH), stride, left, WIDTH)
     unit = all_given_scales(units, tiles, stride, left, SPAN)
     dithers = half_words(counter, stride, left, c1, c2, c3, k0, k1)
     for s in tl.static_range(8):
@@ -128,19 +108,19 @@ def _dequantize_group(
 
 @kernel
 def _dequantize_dithered(
-    units, codes, high, out, numel, zero, ratio, tiles, counter, c1, c2, c3, k0, k1,
-    WIDTH: tl.constexpr, PLANES: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr,
+    units, codes, out, numel, zero, ratio, tiles, counter, c1, c2, c3, k0, k1,
+    WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     if is_whole(numel):
         _dequantize_group(
-            units, codes, high, out, EIGHTH, None, zero, ratio, tiles, counter, c1, c2, c3, k0,
-            k1, WIDTH, PLANES, SPAN, ADD,
+            units, codes, out, EIGHTH, None, zero, ratio, tiles, counter, c1, c2, c3, k0,
+            k1, WIDTH, SPAN, ADD,
         )  # fmt: skip
     else:
         stride, left = ragged(numel)
         _dequantize_group(
-            units, codes, high, out, stride, left, zero, ratio, tiles, counter, c1, c2, c3, k0,
-            k1, WIDTH, PLANES, SPAN, ADD,
+            units, codes, out, stride, left, zero, ratio, tiles, counter, c1, c2, c3, k0,
+            k1, WIDTH, SPAN, ADD,
         )  # fmt: skip
 
 
@@ -151,7 +131,6 @@ def dequantize_dithered(
     *,
     zero: int,
     width: int,
-    planes: bool,
     block: int | None,
     key: Key,
     offset: int = 0,
@@ -159,12 +138,7 @@ def dequantize_dithered(
     accumulate: bool = False,
 ) -> None:
     launch(
-        _dequantize_dithered, num_groups(out.numel()), units, codes, _high(codes, out.numel()),
+        _dequantize_dithered, num_groups(out.numel()), units, codes,
         out, out.numel(), zero, single(weight * 2.0**-17), **stream(key, offset),
-        WIDTH=width, PLANES=planes, ADD=accumulate, **block_of(block),
+        WIDTH=width, ADD=accumulate, **block_of(block),
     )  # fmt: skip
-
-
-def _high(codes: Tensor, numel: int) -> Tensor:
-    """The second plane, which only codes in planes have."""
-    return codes[packed_nbytes(numel, 4) :]
