@@ -62,8 +62,8 @@ class EDEN(SpelledCodec):
     block: values that are rotated together and share a scale, a power of two from 512 to 4096.
 
     >>> import torch, gradwire as gw
-    >>> codec, x = gw.EDEN(bits=2), torch.arange(1000.0)
-    >>> y = codec.decode(codec.encode(x, gw.Key(seed=1)), 1000, gw.Key(seed=1))
+    >>> codec, x = gw.EDEN(bits=2), torch.arange(100_000.0)
+    >>> y = codec.decode(codec.encode(x, gw.Key(seed=1)), 100_000, gw.Key(seed=1))
     >>> round(float((y - x).square().sum() / x.square().sum()), 2)
     0.13
     """

@@ -54,7 +54,7 @@ def thresholds(bits: int) -> list[float]:
     """Where one level ends and the next begins: halfway.
 
     >>> thresholds(2)
-    [0.9815988215677937]
+    [0.9815988215677938]
     """
     levels = LEVELS[bits]
     return [(low + high) * 0.5 for low, high in pairwise(levels)]
