@@ -201,6 +201,12 @@ def test_a_budget_is_held_for_other_blocks():
         assert 8 * payload.numel() / 600_000 == pytest.approx(3, rel=0.03)
 
 
+def test_a_budget_allows_for_blocks_that_may_not_have_a_smaller_step():
+    """Those whose largest value is 127 steps away, as with heavy tails at a high rate."""
+    payload = gw.DQSG(bits_per_value=5.0).encode(draw("student-t", 200_000), gw.Key())
+    assert 8 * payload.numel() / 200_000 == pytest.approx(5, rel=0.03)
+
+
 def test_pieces_of_a_budget_decode_to_the_whole():
     codec, x = gw.DQSG(bits_per_value=2.0), draw("laplace", 600_000)
     whole, grain = roundtrip(codec, x, KEY), codec.grain

@@ -115,6 +115,23 @@ def test_decoders_agree_on_garbage(octets, table, eighths, first):
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("scale", [0.0, 14.0])
+def test_decoders_agree_on_every_flipped_bit(scale):
+    """One value is 127, so that the next larger one, which there is not, is a bit away."""
+    values = (scale * torch.randn(64, generator=torch.Generator().manual_seed(0))).round()
+    values[0], values[1] = 127, -127
+    stream = reference.huffman_encode((values + 127).to(torch.uint8), zero=127)
+    for bit in range(8 * stream.numel()):
+        damaged = stream.clone()
+        damaged[bit // 8] ^= 1 << bit % 8
+        rooms = [torch.zeros(64, dtype=torch.uint8) for _ in BACKENDS]
+        wholes = [
+            b.huffman_decode(damaged, r, zero=127) for b, r in zip(BACKENDS, rooms, strict=True)
+        ]
+        assert wholes[0] == wholes[1]
+        assert not wholes[0] or torch.equal(*rooms)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "octets",

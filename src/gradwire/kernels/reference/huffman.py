@@ -169,7 +169,7 @@ def _decode_chunk(table: int, body: bytes, split: int, numel: int) -> Any:
 
 
 def _read_tile(reader: _Reader, size: int, row: int, *, signed: bool) -> Any:
-    """The digits of a tile with their signs; None: one is larger than any."""
+    """The digits of a tile with their signs; None: one is far too large."""
     t = tables()
     base, group, groups = int(t.bases[row]), int(t.sizes[row]), t.groups[row].tolist()
     width, digits = 8 // group, np.empty((group, size // group), np.int64)
@@ -184,7 +184,7 @@ def _read_tile(reader: _Reader, size: int, row: int, *, signed: bool) -> Any:
     flat = digits.reshape(-1)
     for place in np.flatnonzero(flat == base - 1).tolist():
         number = reader.take_gamma()
-        if number is None or base - 2 + number > 127:
+        if number is None:
             return None
         flat[place] = base - 2 + number
     return flat * signs.reshape(-1)
