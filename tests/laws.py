@@ -28,9 +28,14 @@ def roundtrip(codec: gw.Codec, x: Tensor, key: gw.Key = KEY) -> Tensor:
     return codec.decode(codec.encode(x, key), x.numel(), key)
 
 
+def alone(codec: gw.Codec, numel: int) -> gw.Codec:
+    """What encodes a vector on its own: of a codec that must learn first, the inner one."""
+    return codec.first(numel) if isinstance(codec, GradiVeQ) else codec
+
+
 def block_of(codec: gw.Codec, numel: int) -> int:
     """How many values share a fate with each other."""
-    return getattr(codec, "block", 1) or max(numel, 1)
+    return getattr(alone(codec, numel), "block", 1) or max(numel, 1)
 
 
 def edge_sizes(codec: gw.Codec) -> list[int]:
