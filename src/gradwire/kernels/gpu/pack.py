@@ -133,7 +133,7 @@ def store_fields(words, codes, stride, left, WIDTH: tl.constexpr):
         value = q * count + k
         source = value
         if left is not None:
-            source = value // tl.maximum(stride, 1) * EIGHTH + value % tl.maximum(stride, 1)
+            source = value + value // tl.maximum(stride, 1) * (EIGHTH - stride)
         code = tl.gather(ordered, tl.minimum(source, TILE - 1), 1).to(tl.int32)
         word |= tl.where((k < count) & (value < 8 * stride), code, 0) << (q * WIDTH)
     tl.store(words + rows() * words_of(WIDTH) + k, word, mask=k < count)
