@@ -123,24 +123,20 @@ def _in_order(codes):
 @jit
 def store_fields(words, codes, stride, left, WIDTH: tl.constexpr):
     """Write the words of a group: field q of word k is value q W + k of its tile."""
-    fields: tl.constexpr = padded(per_word(WIDTH))
-    across: tl.constexpr = padded(words_of(WIDTH))
-    n = tl.arange(0, fields * across)[None, :]
-    q, k = n // across, n % across
-    if left is None:
-        count, value = words_of(WIDTH), q * words_of(WIDTH) + k + rows() * 0
-        source = value
-    else:
+    k = tl.arange(0, padded(words_of(WIDTH)))[None, :] + rows() * 0
+    ordered = _in_order(codes)
+    word = k * 0
+    count = words_of(WIDTH)
+    if left is not None:
         count = (8 * stride + per_word(WIDTH) - 1) // per_word(WIDTH)
+    for q in tl.static_range(per_word(WIDTH)):
         value = q * count + k
-        source = value // tl.maximum(stride, 1) * EIGHTH + value % tl.maximum(stride, 1)
-    inside = (k < count) & (value < 8 * stride) & (q < per_word(WIDTH))
-    code = tl.gather(_in_order(codes), tl.minimum(source, TILE - 1), 1).to(tl.int32)
-    placed = tl.where(inside, code << tl.minimum(q * WIDTH, 31), 0)
-    # bits: integers
-    word = tl.sum(tl.reshape(placed, (ROWS, fields, across)), 1)
-    at = tl.arange(0, across)[None, :]
-    tl.store(words + rows() * words_of(WIDTH) + at, word, mask=(at < count) & (rows() >= 0))
+        source = value
+        if left is not None:
+            source = value + value // tl.maximum(stride, 1) * (EIGHTH - stride)
+        code = tl.gather(ordered, tl.minimum(source, TILE - 1), 1).to(tl.int32)
+        word |= tl.where((k < count) & (value < 8 * stride), code, 0) << (q * WIDTH)
+    tl.store(words + rows() * words_of(WIDTH) + k, word, mask=k < count)
 
 
 @jit
