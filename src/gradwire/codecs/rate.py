@@ -77,9 +77,15 @@ def find_steps(x: Tensor, block: int | None, bits_per_value: float) -> Tensor:
         sample = _sample(part, peaks[span], rms[span], block)
         target = rest - 32 * peaks[span].numel() / part.numel()
         parts = min(_solve(*sample, target, round(most)), most)
-        step = exp2(round(parts * _FINENESS / _PARTS), _FINENESS)
+        step = _step(round(parts * _FINENESS / _PARTS))
         steps[span] = block_steps(peaks[span], rms[span], step)
     return steps
+
+
+@lru_cache(1024)
+def _step(part: int) -> float:
+    """2^(part / 256); roots of long integers take a while."""
+    return exp2(part, _FINENESS)
 
 
 def _sample(x: Tensor, peaks: Tensor, rms: Tensor, block: int | None) -> tuple[Any, Any]:
@@ -125,7 +131,7 @@ def _bits(counts: Any, limits: Any, step: int) -> float:
         first = _MOST - each
         costs = counts[steps == each] @ _prices()[first : first + _BINS]  # bits: whole numbers
         total += sum(costs.min(axis=1).tolist())
-    return total / float(FINENESS * sum(counts.reshape(-1).tolist()))
+    return total / (FINENESS * float(counts.sum()))  # bits: whole numbers
 
 
 @lru_cache(1)
