@@ -69,18 +69,20 @@ def main() -> None:
     parser.add_argument("results", nargs="+", type=Path, help="what `gradwire train` wrote")
     parser.add_argument("--plot", type=Path, required=True, help="the SVG to write")
     parser.add_argument("--seconds", action="store_true", help="time in place of steps")
+    parser.add_argument("--name", action="append", default=[], help="of a result; one for each")
     parser.add_argument("--target", type=float, help="a test loss to be reached")
     options = parser.parse_args()
     rows = [row for path in options.results for row in json.loads(path.read_text())]
+    names = options.name or [Training(row["codec"], row["algorithm"]).label for row in rows]
     panels = [SECONDS if options.seconds else STEPS, BYTES]
-    options.plot.write_text(draw(curves(rows), panels, options.target))
+    options.plot.write_text(draw(curves(rows, names), panels, options.target))
 
 
-def curves(rows: Sequence[dict]) -> list[Curve]:
-    """One for each result, named as in the table."""
+def curves(rows: Sequence[dict], names: Sequence[str]) -> list[Curve]:
+    """One for each result."""
     return [
-        Curve(Training(row["codec"], row["algorithm"]).label, HUES[i % len(HUES)], row["scores"])
-        for i, row in enumerate(rows)
+        Curve(name, HUES[i % len(HUES)], row["scores"])
+        for i, (name, row) in enumerate(zip(names, rows, strict=True))
     ]
 
 
