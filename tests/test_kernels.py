@@ -24,7 +24,9 @@ BACKENDS = [reference, cpu]
 NAMES = [name for name in dir(kernels.Kernels) if not name.startswith("_")]
 SHARED = {"__init__", "pack", "tiles"}
 """Files of every backend that are no operation."""
-NUMBA = {"calls", "compiler", "intrinsics", "lanes", "threads"}
+NUMBA = {
+    "calls", "compiler", "intrinsics", "kept", "lanes", "largest", "rangefloat", "threads",
+}  # fmt: skip
 """Files that only Numba needs."""
 
 

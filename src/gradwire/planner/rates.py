@@ -125,18 +125,23 @@ def work_of(rates: Rates, workers: int, job_s: float = JOB_S) -> Work:
     """What a job of a codec does, stage by stage, from its rates."""
     messages = Messages(rates.codec, workers, rates.bytes_per_value)
     ask_bytes, first_bytes, middle_bytes = messages.per_value()
-    n, last_s, middle_s = workers, rates.decode + rates.feedback, 0.0
+    n, first_s = workers, rates.encode
+    last_s, middle_s = rates.decode + rates.feedback, 0.0
     if messages.collective == "all_gather":
         last_s = n * rates.decode + rates.feedback
     elif messages.collective == "two_shot":
         middle_s = rates.decode + rates.encode / n
+    elif messages.collective == "relay":  # what an owner has of its own it neither reads nor owes
+        middle_s = ((n - 1) * rates.decode + rates.encode + rates.feedback) / n
+        last_s = rates.decode + rates.feedback * (n - 1) / n
+        first_s = rates.encode * (n - 1) / n
     elif messages.collective == "code_reduce":
         adding = rates.add * (n if n == 2 else 1)
         middle_s, last_s = (0.0, adding + last_s) if n == 2 else (adding, last_s)
     codec = messages.codec
     return Work(
         rates.codec, messages.collective,
-        ask_s=rates.statistics, first_s=rates.encode, middle_s=middle_s, last_s=last_s,
+        ask_s=rates.statistics, first_s=first_s, middle_s=middle_s, last_s=last_s,
         job_s=job_s, ask_bytes=ask_bytes, first_bytes=first_bytes, middle_bytes=middle_bytes,
         announces=not codec.fixed_size, in_turn=isinstance(codec, FittedCodec),
         whole=messages.grain is None, nmse=rates.nmse,

@@ -137,7 +137,7 @@ class Adaptation:
     def _adapted(self, part: Part) -> Part:
         state = self.state(part)
         codec = self.codec.codec_for(state, _layout(part))
-        return replace(part, codec=codec, share=self.codec.share_due(state))
+        return replace(part, codec=codec, share=part.share * self.codec.share_due(state))
 
     def _fit(self, codec: FittedCodec[Any], link: Link, parts: Sequence[Part]) -> None:
         """Fit the states that are due for it. Rank 0 works it out: others may find other bits."""

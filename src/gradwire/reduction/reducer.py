@@ -161,20 +161,21 @@ class Reducer:
         for part in parts:
             route = self.route_for(part.tensor, part.values)
             if route is not None:
-                owed = self._owed(part) if route.error_feedback else None
-                ready = replace(part, codec=route.codec, residual=owed)
-                coded.setdefault(route, []).append(ready)
+                ready = replace(part, codec=route.codec)
+                coded.setdefault(route, []).append(
+                    self._owing(ready) if route.error_feedback else ready
+                )
             elif part.values.numel():
                 small.append(part)
         return small, coded
 
-    def _owed(self, part: Part) -> Tensor | None:
-        """The residual of `part`, unless its gradient is zero: then zero is sent, and it is kept.
+    def _owing(self, part: Part) -> Part:
+        """With its residual, of which nothing is due if the gradient is zero: then zero is sent.
 
         DDP throws away the mean of a parameter that no worker used, and all that it delivers.
         """
         residual = self.residuals.of(part.key, part.values.numel())
-        return None if _is_zero(part.values) else residual
+        return replace(part, residual=residual, share=0.0 if _is_zero(part.values) else part.share)
 
     def _chunks(self, parts: Sequence[Part]) -> Iterator[list[Slice]]:
         count = -(-sum(part.values.numel() for part in parts) // self.chunk)

@@ -5,8 +5,8 @@ arithmetic goes through intrinsics, since Numba widens uint32 products to 64 bit
 GIL, and `threads.set_num_threads` cuts large ones into spans for a small pool of threads.
 
 Beside the files that every backend has, there are those that only Numba needs: `compiler`,
-`intrinsics` and `lanes` (what LLVM is told in its own terms), `calls` (tensors as arrays) and
-`threads`.
+`intrinsics` and `lanes` (what LLVM is told in its own terms), `calls` (tensors as arrays),
+`threads`, and the steps of `spectra` (`kept`, `largest` and `rangefloat`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,9 @@ from gradwire.kernels.cpu.levels import add_levels, fit_levels
 from gradwire.kernels.cpu.nested import add_nested, quantize_nested
 from gradwire.kernels.cpu.philox import philox
 from gradwire.kernels.cpu.quantize import dequantize, dequantize_mean, quantize
-from gradwire.kernels.cpu.rangefloat import range_float_decode, range_float_encode
 from gradwire.kernels.cpu.scales import block_scales
-from gradwire.kernels.cpu.sparse import (
-    compact,
-    count_bits,
-    expand,
-    find_threshold,
-    gap_decode,
-    gap_encode,
-    gap_sizes,
-    largest,
-)
+from gradwire.kernels.cpu.sparse import gap_decode, gap_encode, gap_sizes
+from gradwire.kernels.cpu.spectra import add_spectra, keep_spectra
 from gradwire.kernels.cpu.subspace import combine, project
 from gradwire.kernels.cpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.cpu.topk import largest_of_blocks
@@ -48,10 +39,9 @@ __all__ = [
     "add_levels",
     "add_nested",
     "add_packed",
+    "add_spectra",
     "block_scales",
     "combine",
-    "compact",
-    "count_bits",
     "dequantize",
     "dequantize_dithered",
     "dequantize_fields",
@@ -63,13 +53,11 @@ __all__ = [
     "exp_dequantize",
     "exp_quantize",
     "exp_reduce",
-    "expand",
-    "find_threshold",
     "fit_levels",
     "gap_decode",
     "gap_encode",
     "gap_sizes",
-    "largest",
+    "keep_spectra",
     "largest_of_blocks",
     "mean_floats",
     "philox",
@@ -78,8 +66,6 @@ __all__ = [
     "quantize_dithered",
     "quantize_fields",
     "quantize_nested",
-    "range_float_decode",
-    "range_float_encode",
     "transform",
     "transform_back",
 ]

@@ -13,18 +13,9 @@ from gradwire.kernels.reference.levels import add_levels, fit_levels
 from gradwire.kernels.reference.nested import add_nested, quantize_nested
 from gradwire.kernels.reference.philox import philox
 from gradwire.kernels.reference.quantize import dequantize, dequantize_mean, quantize
-from gradwire.kernels.reference.rangefloat import range_float_decode, range_float_encode
 from gradwire.kernels.reference.scales import block_scales
-from gradwire.kernels.reference.sparse import (
-    compact,
-    count_bits,
-    expand,
-    find_threshold,
-    gap_decode,
-    gap_encode,
-    gap_sizes,
-    largest,
-)
+from gradwire.kernels.reference.sparse import gap_decode, gap_encode, gap_sizes
+from gradwire.kernels.reference.spectra import add_spectra, keep_spectra
 from gradwire.kernels.reference.subspace import combine, project
 from gradwire.kernels.reference.sums import add_packed, dequantize_sum
 from gradwire.kernels.reference.topk import largest_of_blocks
@@ -39,10 +30,9 @@ __all__ = [
     "add_levels",
     "add_nested",
     "add_packed",
+    "add_spectra",
     "block_scales",
     "combine",
-    "compact",
-    "count_bits",
     "dequantize",
     "dequantize_dithered",
     "dequantize_fields",
@@ -54,13 +44,11 @@ __all__ = [
     "exp_dequantize",
     "exp_quantize",
     "exp_reduce",
-    "expand",
-    "find_threshold",
     "fit_levels",
     "gap_decode",
     "gap_encode",
     "gap_sizes",
-    "largest",
+    "keep_spectra",
     "largest_of_blocks",
     "mean_floats",
     "philox",
@@ -69,8 +57,6 @@ __all__ = [
     "quantize_dithered",
     "quantize_fields",
     "quantize_nested",
-    "range_float_decode",
-    "range_float_encode",
     "transform",
     "transform_back",
 ]
