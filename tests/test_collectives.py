@@ -33,7 +33,7 @@ def vectors(world, numel, codec, collective, seed=0):
 
 def carriers(codec):
     """The collectives that may carry `codec`."""
-    options = ["all_gather", "two_shot"]
+    options = ["all_gather", "two_shot", *["relay"] * codec.feeds_back]
     options += ["all_reduce"] if is_summed_by_network(codec) else []
     options += ["code_reduce"] if isinstance(codec, gw.SummableCodec) else []
     return [*options, "image_reduce"] if isinstance(codec, AffineCodec) else options
