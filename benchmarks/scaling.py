@@ -31,6 +31,7 @@ VARIANTS = [
     ("qsgd:bits=4", "two_shot"),
     ("qsgd:bits=4", "all_gather"),
     ("fft", "all_gather"),
+    ("fft", "relay"),
 ]
 
 

@@ -26,7 +26,7 @@ DEFAULTS = {
     "ndqsg": {"levels": 15, "alpha": 1.0, "block": None, "wire": "zstd"},
     "eden": {"bits": 2, "block": 1024},
     "global-qsgd": {"block": 512, "wire": "packed", "dither": "linear"},
-    "fft": {"bits": 10, "mantissa": 5, "block": 256, "wire": "packed"},
+    "fft": {"bits": 4, "mantissa": 1, "block": 256, "wire": "packed"},
     "topk": {"bits": 2, "block": 4096},
 }
 
@@ -269,26 +269,28 @@ def read_global_qsgd(payload, numel, settings, stream):
 
 
 def read_fft(payload, numel, settings, stream):
-    require(len(payload) >= 24)
-    kept, places_nbytes, base, domain, form, rice, spoilt = struct.unpack_from("<QQiBBBB", payload)
-    require(min(numel, 1) <= kept <= numel and places_nbytes <= 8 * -(-numel // 64))
-    require(domain < 3 and form < 3 and rice < 16 and spoilt < 2)
-    bits, block = settings["bits"], settings["block"]
-    num_blocks = -(-numel // block)
-    sizes = [
-        4 * kept if bits is None else packed_nbytes(kept, bits),
-        -(-num_blocks // 8) if spoilt else 0,
-        places_nbytes,
-    ]
-    body = payload[24:]
-    body = inflate(body, sum(sizes)) if settings["wire"] == "zstd" else body
-    require(len(body) == sum(sizes))
-    values, flags, where = (body[sum(sizes[:i]) : sum(sizes[: i + 1])] for i in range(3))
+    require(len(payload) >= 8)
+    count, domain, form, rice, zero = struct.unpack_from("<IBBBB", payload)
+    bits, block, mantissa = settings["bits"], settings["block"], settings["mantissa"]
+    zstd = settings["wire"] == "zstd"
+    require(1 <= count <= block and domain < 3 and zero == 0)
+    require((form == 0) == (count == block) and form < (2 if zstd else 3))
+    require(rice < (16 if form == 2 else 1))
+    lengths = [min(block, numel - at) for at in range(0, numel, block)]
+    counts = [-(-length * count // block) for length in lengths]
+    kept, width = sum(counts), 4 if bits is not None and mantissa > 7 else 2
+    sizes = [4 * kept if bits is None else packed_nbytes(kept, bits), width * len(counts)]
+    places_nbytes = 8 * -(-numel // 64) if form else 0
+    body = payload[8:]
+    body = inflate(body, sum(sizes) + places_nbytes) if zstd else body
+    require(len(body) >= sum(sizes) if form == 2 else len(body) == sum(sizes) + places_nbytes)
+    scales = np.frombuffer(body[sizes[0] : sum(sizes)], f"<u{width}").astype(np.int64)
+    places = read_places(body[sum(sizes) :], form, rice, kept, numel)
+    require(np.array_equal(np.bincount(places // block, minlength=len(counts)), counts))
+    values = read_coefficients(body[: sizes[0]], scales, counts, bits, mantissa)
     coefficients = np.zeros(numel, F32)
-    places = read_places(where, form, rice, kept, numel)
-    coefficients[places] += read_coefficients(values, kept, base, bits, settings["mantissa"])
-    if spoilt:
-        coefficients[np.repeat(read_bits(flags)[:num_blocks], block)[:numel] > 0] = np.nan
+    coefficients[places] += values
+    coefficients[np.repeat(scales == 0, block)[:numel]] = np.nan
     return inverse(domain, coefficients, block)
 
 
@@ -296,13 +298,18 @@ def read_bits(octets):
     return np.unpackbits(np.frombuffer(octets, np.uint8), bitorder="little")
 
 
-def read_coefficients(octets, kept, base, bits, mantissa):
+def read_coefficients(octets, scales, counts, bits, mantissa):
     if bits is None:
+        require((scales < 2).all())
         return np.frombuffer(octets, "<f4").astype(F32)
     top, shift = (1 << bits - 1) - 1, 23 - mantissa
-    require(base >= 1 and base - 1 + top <= 0x7F7FFFFF >> shift)
-    code = unpack(octets, kept, bits)
-    step = np.where(code > top, code - top, code) + base - 1
+    require((scales - 1 + top <= 0x7F7FFFFF >> shift).all())
+    codes = []
+    for at in range(0, len(counts), 8):  # strips
+        strip, begin = sum(counts[at : at + 8]), packed_nbytes(sum(counts[:at]), bits)
+        codes.append(unpack(octets[begin:], strip, bits, [(0, -(-strip // 8) * 8)]))
+    code = np.concatenate([np.empty(0, np.int64), *codes])
+    step = np.where(code > top, code - top, code) + np.repeat(scales, counts) - 1
     value = np.where(code > 0, step << shift, 0).astype(np.uint32).view(F32)
     return np.where(code > top, -value, value)
 

@@ -186,11 +186,11 @@ def tiles(numel):
         yield first, min(512, -(-(numel - first) // 8) * 8)
 
 
-def unpack(packed, numel, bits):
-    """The codes of `numel` values."""
+def unpack(packed, numel, bits, cuts=None):
+    """The codes of `numel` values, in tiles unless `cuts` says how they are cut."""
     codes = np.zeros(-(-numel // 8) * 8, np.int64)
     octets, start = np.frombuffer(packed, np.uint8).astype(np.int64), 0
-    for first, size in tiles(numel):
+    for first, size in cuts or tiles(numel):
         shift = 0
         for width in [8] * (bits // 8) + [w for w in (4, 2, 1) if bits & w]:
             stride = size * width // 8

@@ -17,8 +17,8 @@ import torch
 from gradwire.kernels import cpu
 from gradwire.kernels.formats.fields import Dither, field_width, num_words
 from gradwire.kernels.formats.layout import MIN_SCALE, num_blocks, packed_nbytes
-from gradwire.kernels.formats.rangefloat import fitted_base, largest_code, num_positive
 from gradwire.kernels.formats.rotation import padded_numel
+from gradwire.kernels.formats.spectra import Form, Kept
 from gradwire.kernels.reference.pack import pack_codes
 from gradwire.key import Key
 
@@ -351,28 +351,7 @@ def mean_floats(numel, dtype):
         yield call(rows, soiled(numel, dtype=dtype), key=KEY)
 
 
-# Range floats and Elias's code.
-
-RANGE_FLOATS = [
-    (bits, m) for bits in (3, 6, 8, 9, 10, 13, 16) for m in range(max(1, bits - 8), bits - 1)
-]
-
-
-@float32_only
-def range_float_encode(numel, dtype):
-    for x, (bits, mantissa) in itertools.product((finite(numel), huge(numel)), RANGE_FLOATS):
-        base = fitted_base(cpu.largest(x), bits=bits, mantissa=mantissa)
-        codes = soiled(packed_nbytes(numel, bits), dtype=torch.uint8)
-        yield call(x, codes, bits=bits, mantissa=mantissa, base=base)
-
-
-@float32_only
-def range_float_decode(numel, dtype):
-    for bits, mantissa in RANGE_FLOATS:
-        most = largest_code(mantissa) - num_positive(bits) + 1
-        for base in {1, most // 2, most} - {0}:
-            codes = octets(numel, bits)
-            yield call(codes, soiled(numel), bits=bits, mantissa=mantissa, base=base)
+# Elias's code.
 
 
 def bytes_of_levels(numel):
@@ -448,46 +427,11 @@ def elias_decode(numel, dtype):
             yield call(given, torch.zeros_like(codes), nonzeros=nonzeros, **how)
 
 
-# The largest values, and where they are.
+# Where values are, and the largest of them.
 
 
-def chosen(numel):
-    """(values, how many of them are kept), with many of the same magnitude in some."""
-    counts = sorted({1, -(-numel // 10), -(-numel // 2), numel}) if numel else []
-    yield from itertools.product((*vectors(numel), finite(numel).round()), counts)
-
-
-@float32_only
-def largest(numel, dtype):
-    for x in vectors(numel):
-        yield call(x)
-
-
-@float32_only
-def find_threshold(numel, dtype):
-    for x, count in chosen(numel):
-        yield call(x, count)
-
-
-@float32_only
-def compact(numel, dtype):
-    for x, count in chosen(numel):
-        threshold, stop = cpu.find_threshold(x, count)
-        bitmap = soiled(bitmap_nbytes(numel), dtype=torch.uint8)
-        for kept in (soiled(count), x[:count]):
-            yield call(x, bitmap, kept, threshold=threshold, stop=stop)
-
-
-@float32_only
-def expand(numel, dtype):
-    for bitmap in bitmaps(numel):
-        yield call(bitmap, finite(cpu.count_bits(bitmap)), soiled(numel))
-
-
-@float32_only
-def count_bits(numel, dtype):
-    for bitmap in bitmaps(numel):
-        yield call(bitmap)
+def count_bits(bitmap):
+    return int(np.unpackbits(bitmap.numpy()).sum())
 
 
 @float32_only
@@ -498,7 +442,7 @@ def gap_sizes(numel, dtype):
 
 def gaps(numel):
     for bitmap, rice in itertools.product(bitmaps(numel), (0, 1, 3, 8, 9, 15)):
-        low = soiled(packed_nbytes(cpu.count_bits(bitmap), rice), dtype=torch.uint8)
+        low = soiled(packed_nbytes(count_bits(bitmap), rice), dtype=torch.uint8)
         unary = soiled(bitmap_nbytes(cpu.gap_sizes(bitmap)[rice]), dtype=torch.uint8)
         yield bitmap, low, unary, rice
 
@@ -513,7 +457,7 @@ def gap_encode(numel, dtype):
 def gap_decode(numel, dtype):
     for bitmap, low, unary, rice in gaps(numel):
         cpu.gap_encode(bitmap, low, unary, rice=rice)
-        out, count = torch.zeros_like(bitmap), cpu.count_bits(bitmap)
+        out, count = torch.zeros_like(bitmap), count_bits(bitmap)
         yield call(low, unary, out, rice=rice, count=count, numel=numel)
         yield call(low, unary, out, rice=rice, count=count + 1, numel=numel)
         if count:
@@ -604,6 +548,53 @@ def transform_back(numel, dtype):
             for c, store in itertools.product(signals(size), STORES):
                 yield call(c, soiled(size), domain=domain, block=block, **store)
         yield call(c, c, domain=domain, block=block, weight=0.5)
+
+
+FORMS = [
+    Form(8, 3, 4, 1), Form(64, 64, None, 1), Form(64, 9, 10, 5), Form(256, 96, 4, 1),
+    Form(128, 5, 16, 9), Form(1024, 600, 3, 0), Form(32, 1, None, 1),
+]  # fmt: skip
+
+
+def room_for(numel, form):
+    sizes = form.scales_nbytes(numel), bitmap_nbytes(numel), form.codes_nbytes(numel)
+    return Kept(*(soiled(size, dtype=torch.uint8) for size in sizes))
+
+
+def kept_of(numel, form, domain, seed):
+    """What is kept of a vector."""
+    x, room = finite(numel, seed=seed), room_for(numel, form)
+    cpu.keep_spectra(x, [], room, None, domain=domain, form=form)
+    return room
+
+
+def spectra(numel):
+    """(length, form, domain): every form in some domain, and strips of eight blocks once."""
+    domains = itertools.cycle(("time", "fft", "dct", "fft"))
+    for form in FORMS:
+        for size in lengths(numel, form.block):
+            yield size, form, next(domains)
+
+
+@float32_only
+def keep_spectra(numel, dtype):
+    for size, form, domain in spectra(numel):
+        others = [kept_of(size, form, domain, seed) for seed in (1, 2)]
+        how = {"domain": domain, "form": form}
+        for x in signals(size):
+            yield call(x, [], room_for(size, form), None, **how)
+            yield call(x, others, room_for(size, form), soiled(size), **how)
+
+
+@float32_only
+def add_spectra(numel, dtype):
+    for size, form, domain in spectra(numel):
+        kept = [kept_of(size, form, domain, seed) for seed in (1, 2, 3)]
+        bad = room_for(size, form)
+        cpu.keep_spectra(signals(size)[-1], [], bad, None, domain=domain, form=form)
+        for store in STORES:
+            yield call([*kept, bad], soiled(size), domain=domain, form=form, **store)
+            yield call(kept[:1], soiled(size), domain=domain, form=form, **store)
 
 
 BASES = [(0, 2), (1, 3), (13, 4), (8, 1), (20, 0), (19, 130), (33, 7)]

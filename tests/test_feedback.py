@@ -13,6 +13,8 @@ import torch
 import gradwire as gw
 from gradwire.collectives import COLLECTIVES, reduce_scatter
 from gradwire.collectives.parts import Part, cut, whole
+from gradwire.collectives.relay import deal
+from gradwire.key import Hop
 from gradwire.reduction.route import Route
 from gradwire.transport.link import Link
 from laws import adder_of
@@ -26,7 +28,9 @@ CASES = [
     ("dqsg", "two_shot"),
     ("qsgd:bits=4,wire=zstd", "two_shot"),
     ("fft", "all_gather"),
+    ("fft", "relay"),
     ("topk", "all_gather"),
+    ("topk", "relay"),
     ("bf16", "two_shot"),
     ("global-qsgd:bits=3,dither=subtractive", "all_reduce"),
     ("global-qsgd:bits=3,dither=subtractive", "code_reduce"),
@@ -62,6 +66,8 @@ def reduce_all(rank, cases, dtype, chunks):
 def owed(codec, collective, sources, key):
     """Each worker's vector less what its message says, by the codec alone; and its bytes."""
     world, rests, nbytes = len(sources), [x.clone() for x in sources], []
+    if collective == "relay":
+        return owed_after_relay(codec, rests, key)
     if collective in ("all_gather", "two_shot"):
         for rank, (x, rest) in enumerate(zip(sources, rests, strict=True)):
             own = key.of(rank=rank)
@@ -77,6 +83,23 @@ def owed(codec, collective, sources, key):
         adder.subtract(message, rest, key.of(rank=rank))
         nbytes.append(message.numel() + statistics[rank].nbytes)
     return rests, nbytes
+
+
+def owed_after_relay(codec, sources, key):
+    """The same where owners add their own as it is, and owe what they do not say of the mean."""
+    world, nbytes = len(sources), [0] * len(sources)
+    shards = deal(whole([Part(sources[0], key.tensor, codec)]), world)
+    for owner, piece in ((owner, piece) for owner, shard in enumerate(shards) for piece in shard):
+        own, offset = [x[piece.start : piece.stop] for x in sources], piece.start
+        room = torch.empty(codec.max_nbytes(piece.numel), dtype=torch.uint8)
+        payloads, keys = [], [key.of(rank=rank) for rank in range(world) if rank != owner]
+        for at in keys:
+            payloads.append(room[: codec.encode_into(own[at.rank], room, at, offset)].clone())
+            codec.decode_into(payloads[-1], own[at.rank], at, offset, weight=-1.0, accumulate=True)
+            nbytes[at.rank] += payloads[-1].numel()
+        again = key.of(rank=0, hop=Hop.MEAN)
+        nbytes[owner] += codec.relay(payloads, own[owner], room, keys, again, offset)
+    return sources, nbytes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -115,7 +138,12 @@ def reduce_poisoned(rank, spec, collective, poison, spoiler):
 @pytest.mark.parametrize("poison", [float("inf"), float("nan")])
 @pytest.mark.parametrize(
     ("spec", "collective"),
-    [("qsgd:bits=3", "two_shot"), ("bf16", "all_gather"), ("global-qsgd", "code_reduce")],
+    [
+        ("qsgd:bits=3", "two_shot"),
+        ("bf16", "all_gather"),
+        ("global-qsgd", "code_reduce"),
+        ("fft", "relay"),
+    ],
 )
 @pytest.mark.parametrize("size", [2, 3])
 def test_what_is_owed_where_the_mean_is_not_finite_stays_as_it_was(
@@ -216,3 +244,44 @@ def test_the_failure_rate_of_a_parameter_is_that_of_its_values(worlds, collectiv
         assert rates[number] == pytest.approx(wrong, abs=2.0**-30)
     assert len(slices) == (2 if collective == "all_gather" else 4)
     assert rates[0] < 0.01 < rates[7]
+
+
+def relayed(rank, spec, steps):
+    """The means of some steps, and what is owed after them."""
+    link, means = Link(), []
+    owes = {n: torch.zeros(NUMELS[n]) for n in NUMELS}
+    for step in range(steps):
+        values = {n: data(rank, NUMELS[n], seed=n + 50 * step) for n in NUMELS}
+        if step == 2 and rank == 1:
+            values[0][::8] = torch.inf
+        idle = step == 3 and rank == 0  # of a worker without a gradient nothing is due
+        for n in NUMELS:
+            values[n] *= not idle
+        parts = [
+            Part(values[n], n, gw.parse(spec), residual=owes[n], share=float(not idle))
+            for n in NUMELS
+        ]
+        for chunk in cut(whole(parts), 1 + step % 3):
+            COLLECTIVES["relay"].reduce(link, chunk, KEY.of(step=step))
+        means.append(values)
+    return means, owes
+
+
+@pytest.mark.parametrize("spec", ["fft:drop=0.9", "fft:drop=0.8,domain=auto,block=64", "topk"])
+@pytest.mark.parametrize("size", [3, 4])
+def test_what_is_relayed_and_what_is_owed_is_all_there_was(worlds, size, spec):
+    """Over steps with other chunks each, one that is not finite, of which nothing is owed, and one
+    in which a worker has no gradient."""
+    answers = worlds[size].run(relayed, spec, 5)
+    for number, numel in NUMELS.items():
+        said = torch.zeros(numel, dtype=torch.float64)
+        for step, (means, *others) in enumerate(zip(*(means for means, _ in answers), strict=True)):
+            assert all(torch.equal(means[number].isnan(), o[number].isnan()) for o in others)
+            finite = means[number].isfinite()
+            busy = range(step == 3, size)
+            gradients = sum(data(r, numel, seed=number + 50 * step).double() for r in busy)
+            said += torch.where(finite, size * means[number].double() - gradients, 0.0)
+            assert finite.all() == (number != 0 or step != 2)
+        owes = sum(owed[number].double() for _, owed in answers)
+        assert float((said + owes).abs().max()) < 2e-4
+        assert float(owes.abs().max()) > 1

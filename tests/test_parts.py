@@ -8,7 +8,7 @@ import torch
 import gradwire as gw
 from gradwire.collectives.parts import Part, Slice, cut, whole
 
-GRAINS = {1: gw.Identity(), 512: gw.QSGD(), None: gw.FFTSparse()}
+GRAINS = {1: gw.Identity(), 512: gw.QSGD(), None: gw.QSGD(block=None)}
 
 
 def numbered(*numels, grain=512):

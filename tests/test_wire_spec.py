@@ -44,7 +44,7 @@ SPARSE = [
     for domain in ("time", "fft", "dct", "auto")
     for settings in (
         "drop=0", "drop=0,bits=none,wire=zstd", "drop=0.5,bits=none", "drop=0.6,block=8",
-        "drop=0.97,block=1024", "drop=0.9,bits=3,mantissa=1,block=64,wire=zstd",
+        "drop=0.97,block=1024", "drop=0.9,bits=3,mantissa=0,block=64,wire=zstd",
         "drop=0.75,bits=16,mantissa=8", "drop=0.9@0/0.1@5,bits=13,mantissa=11",
     )
 ]  # fmt: skip

@@ -74,6 +74,23 @@ class Codec(ABC):
         """Take what `payload` says off `out` (float32), which holds the vector it was made of."""
         self.decode_into(payload, out, key, offset, weight=-1.0, accumulate=True)
 
+    def relay(
+        self, payloads: Sequence[Tensor], total: Tensor, out: Tensor, keys: Sequence[Key],
+        key: Key, offset: int = 0,
+    ) -> int:  # fmt: skip
+        """Write the payload of the mean of `total` and of what `payloads` say; its size in bytes.
+
+        `total` (float32, contiguous) is the vector of one worker, `payloads` and `keys` are those
+        of the others. What the new payload does not say of the mean, times the workers, is left in
+        `total`.
+        """
+        for payload, own in zip(payloads, keys, strict=True):
+            self.decode_into(payload, total, own, offset, accumulate=True)
+        world = 1 + len(payloads)
+        size = self.encode_into(total * (1.0 / world), out, key, offset)
+        self.decode_into(out[:size], total, key, offset, weight=-float(world), accumulate=True)
+        return size
+
     def encode(self, x: Tensor, key: Key) -> Tensor:
         """The payload of `x`, a fresh uint8 tensor."""
         check_input(x)

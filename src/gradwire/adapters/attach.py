@@ -97,8 +97,8 @@ def attach(
     Of `DistributedDataParallel` alone:
 
     policy: which parameters travel otherwise, and for how many steps all do.
-    collective: "all_reduce", "all_gather", "two_shot" or "code_reduce"; by default what suits the
-        codec.
+    collective: "all_reduce", "all_gather", "two_shot", "relay" or "code_reduce"; by default what
+        suits the codec.
     lanes: threads that encode, exchange and decode; more overlap more and take more memory.
     chunk: values that a lane takes at a time; by default 2^20 between two workers, and 2^20 for
         each worker among more. Neither changes the result.

@@ -102,7 +102,7 @@ REGISTRY: dict[str, Entry] = {
             "fft:drop=0.5,domain=dct,block=64,wire=zstd",
             "fft:drop=0.99,bits=8,mantissa=3,domain=time",
             "fft:drop=0.9@0/0.5@4,block=1024",
-            "fft:drop=0.8*cosine@100,bits=16,mantissa=9",
+            "fft:drop=0.8*cosine@100,bits=16,mantissa=9,block=64",
             "fft:drop=0,bits=none,domain=time,block=512",
         ),
     ),

@@ -3,6 +3,7 @@
 - `all_reduce` sums codes in the network: for codecs with a `NetworkAdder` and no others.
 - `all_gather` sends every payload to everyone: traffic grows with the workers; best for two.
 - `two_shot` sends payloads to the owners of shards, who decode, average and encode again for all.
+- `relay` is a `two_shot` whose owners feed back what they lose: for biased codecs.
 - `code_reduce` is a `two_shot` whose owners add codes: for a `SummableCodec` and no other.
 - `image_reduce` is a `code_reduce` of images: for an `AffineCodec` and no other.
 - `low_rank` is two of them, one of each factor of a matrix: for PowerSGD's steps and no others.

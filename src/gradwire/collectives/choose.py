@@ -15,11 +15,12 @@ from gradwire.collectives.code_reduce import CodeReduce
 from gradwire.collectives.collective import Collective
 from gradwire.collectives.image_reduce import ImageReduce
 from gradwire.collectives.low_rank import LowRankReduce
+from gradwire.collectives.relay import Relay
 from gradwire.collectives.two_shot import TwoShot
 from gradwire.key import Key
 
 _ALL: tuple[Collective, ...] = (
-    AllReduce(), AllGather(), TwoShot(), CodeReduce(), ImageReduce(), LowRankReduce(),
+    AllReduce(), AllGather(), TwoShot(), Relay(), CodeReduce(), ImageReduce(), LowRankReduce(),
 )  # fmt: skip
 COLLECTIVES = {collective.name: collective for collective in _ALL}
 
@@ -29,7 +30,8 @@ def choose(codec: Codec, world: int, name: str | None = None) -> Collective:
 
     A pair that has no meaning is refused, and so is a sum for which there is no room.
     """
-    name = name or codec.collective or ("all_gather" if world <= 2 else "two_shot")
+    many = "two_shot" if codec.unbiased else "relay"
+    name = name or codec.collective or ("all_gather" if world <= 2 else many)
     if name not in COLLECTIVES:
         raise ValueError(f"`collective` must be one of {', '.join(COLLECTIVES)}, got {name}.")
     COLLECTIVES[name].check(codec, world)

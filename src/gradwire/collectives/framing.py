@@ -84,6 +84,13 @@ def exchange(
     return [payloads_of(m, row) for m, row in zip(messages, mine, strict=True)]
 
 
+def gather_rows(link: Link, row: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """Every worker's integers, `lengths` of them; those of this worker are `row`."""
+    padded = [*row, *[0] * (max(lengths) - len(row))]
+    rows = link.gather_sizes(padded)
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+
 @dataclass(frozen=True)
 class Sent:
     """A payload of a piece, and the key it was encoded with."""

@@ -80,6 +80,13 @@ class Slice:
         )
 
     @property
+    def undue(self) -> Tensor | None:
+        """What is owed of it, if nothing of that is to be delivered now."""
+        residual = self.part.residual
+        is_due = residual is None or self.part.share
+        return None if is_due or residual is None else residual[self.start : self.stop]
+
+    @property
     def is_followed(self) -> bool:
         """Must what was encoded, and what was sent of it, be kept until the mean has come?"""
         return self.residual is not None or self.part.watch is not None

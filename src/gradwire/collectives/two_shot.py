@@ -55,7 +55,7 @@ def _reply(link: Link, shards: Shards, means: Sequence[Tensor], key: Key) -> lis
     if all(piece.codec.fixed_size for shard in shards for piece in shard):
         all_sizes = [[p.codec.max_nbytes(p.numel) for p in shard] for shard in shards]
     else:
-        all_sizes = _gather_rows(link, sizes, [len(shard) for shard in shards])
+        all_sizes = framing.gather_rows(link, sizes, [len(shard) for shard in shards])
     replies = framing.gather(link, message, all_sizes)
     pairs = zip(shards, replies, strict=True)
     return [each for shard, reply in pairs for each in framing.sent(shard, reply, key)]
@@ -67,19 +67,12 @@ def _share_seen(link: Link, shards: Shards, seen: Sequence[Seen]) -> list[Sighti
     if not any(lengths):
         return []
     own = [_to_bits(number) for numbers in seen for number in numbers]
-    rows = _gather_rows(link, own, lengths)
+    rows = framing.gather_rows(link, own, lengths)
     found = []
     for shard, row in zip(shards, rows, strict=True):
         numbers = iter(map(_from_bits, row))
         found += [(p, tuple(next(numbers) for _ in range(p.codec.num_seen))) for p in shard]
     return found
-
-
-def _gather_rows(link: Link, row: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-    """Every worker's integers, `lengths` of them; those of this worker are `row`."""
-    padded = [*row, *[0] * (max(lengths) - len(row))]
-    rows = link.gather_sizes(padded)
-    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
 
 def _to_bits(number: float) -> int:

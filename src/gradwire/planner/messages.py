@@ -64,8 +64,12 @@ class Messages:
 
     @property
     def is_exact(self) -> bool:
-        """Do sizes depend on lengths alone?"""
-        return self.codec.fixed_size and not isinstance(self.codec, AdaptiveCodec)
+        """Do sizes depend on lengths alone?
+
+        Who owns what of a `relay` also depends on the numbers of parameters, and few bytes on that.
+        """
+        is_fixed = self.codec.fixed_size and not isinstance(self.codec, AdaptiveCodec)
+        return is_fixed and self.collective != "relay"
 
     def per_value(self) -> tuple[float, float, float]:
         """Bytes that a worker sends for a value of a long vector: to ask, first, and in between."""
@@ -80,7 +84,7 @@ class Messages:
         if self.collective == "all_gather":
             return 0.0, (n - 1) * self._payload(numel) / numel, 0.0
         share = (n - 1) / n
-        if self.collective == "two_shot":
+        if self.collective in ("two_shot", "relay"):
             sent = share * self._payload(numel) / numel
             return 0.0, sent, sent
         ask = self._statistics_nbytes([numel], 0) / numel
@@ -115,7 +119,7 @@ class Messages:
             payload = sum(aligned(self._payload(size)) for size in sizes)
             return (self.workers - 1) * (payload + self._told(len(sizes)))
         shards = cut(sizes, self.grain, self.workers)
-        if self.collective == "two_shot":
+        if self.collective in ("two_shot", "relay"):
             return self._two_shot_nbytes(shards, rank)
         return self._code_nbytes(sizes, shards, rank)
 

@@ -126,16 +126,21 @@ def work_of(rates: Rates, workers: int, job_s: float = JOB_S) -> Work:
     """What a job of a codec does, stage by stage, from its rates."""
     messages = Messages(rates.codec, workers, rates.bytes_per_value)
     ask_bytes, first_bytes, middle_bytes = messages.per_value()
-    n, last_s, middle_s = workers, rates.decode + rates.feedback, 0.0
+    n, first_s = workers, rates.encode
+    last_s, middle_s = rates.decode + rates.feedback, 0.0
     if messages.collective == "all_gather":
         last_s = n * rates.decode + rates.feedback
     elif messages.collective == "two_shot":
         middle_s = rates.decode + rates.encode / n
+    elif messages.collective == "relay":  # what an owner has of its own it neither reads nor owes
+        middle_s = ((n - 1) * rates.decode + rates.encode + rates.feedback) / n
+        last_s = rates.decode + rates.feedback * (n - 1) / n
+        first_s = rates.encode * (n - 1) / n
     elif messages.collective == "code_reduce":
         adding = rates.add * (n if n == 2 else 1)
         middle_s, last_s = (0.0, adding + last_s) if n == 2 else (adding, last_s)
     codec = messages.codec
-    ask_s, first_s = rates.statistics, rates.encode
+    ask_s = rates.statistics
     if isinstance(codec, PowerSGD):  # one factor after the other
         ask_s = first_s = rates.encode / 2
     return Work(

@@ -174,7 +174,7 @@ class Reducer:
         DDP throws away the mean of a parameter that no worker used, and all that it delivers.
         """
         residual = self.residuals.of(part.key, part.values.numel())
-        return replace(part, residual=residual, share=0.0 if _is_zero(part.values) else 1.0)
+        return replace(part, residual=residual, share=0.0 if _is_zero(part.values) else part.share)
 
     def _chunks(self, parts: Sequence[Part]) -> Iterator[list[Slice]]:
         count = -(-sum(part.values.numel() for part in parts) // self.chunk)

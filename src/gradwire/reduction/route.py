@@ -89,5 +89,5 @@ def _check_feedback(codec: Codec, collective: Collective) -> None:
     if collective.name == "two_shot" and not codec.unbiased:
         raise ValueError(
             f"two_shot encodes the mean once more, and what a biased codec such as {codec!r} "
-            "loses of it no worker could feed back; use `all_gather`."
+            "loses of it no worker feeds back; use `relay`, whose owners do, or `all_gather`."
         )

@@ -1,16 +1,18 @@
 r"""FFT sparsification: keep the largest coefficients of the spectrum, in floats of N bits.
 
-Each block v of B values is turned by an orthonormal real transform T, the largest (1 - theta) of
-all coefficients of the tensor are kept, and those are rounded to N-bit floats whose exponents
-are fitted to the largest one:
+Each block v of B values is turned by an orthonormal real transform T, the (1 - theta) B largest of
+its coefficients are kept, and those are rounded to N-bit floats whose exponents are fitted to the
+largest one of the block:
 
-    c = T v,   kept = the (1 - theta) n largest |c_i|,   v^ = T' Q(c restricted to kept)      (1)
+    c = T v,   kept = the (1 - theta) B largest |c_i|,   v^ = T' Q(c restricted to kept)      (1)
     |v - v^|^2 = sum_{dropped} c_i^2 + sum_{kept} (c_i - Q(c_i))^2            (Parseval)      (2)
     |Q(c) - c| <= 2^-(m+1) |c|   for |c| >= eps, m mantissa bits                              (3)
 
-T is linear, so the mean over workers is taken of the coefficients, and turned back once. For
-SGD with rate eta_t on an L-smooth function, theta_t^2 = L eta_t gives the rate of SGD; a theta
-that stays leaves a floor of its square.
+T is linear, so spectra of workers are added as they are. Two workers send each other theirs. Among
+more, owners of stretches add spectra, keep what is large of the mean, and send that to all
+(`collectives/relay.py`); what they leave out they owe. For SGD with rate eta_t on an L-smooth
+function, theta_t^2 = L eta_t gives the rate of SGD; a theta that stays leaves a floor of its
+square.
 
 L. Wang, W. Wu, J. Zhang, H. Liu, G. Bosilca, M. Herlihy, R. Fonseca, "FFT-based Gradient
 Sparsification for the Distributed Training of Deep Neural Networks", HPDC 2020,
@@ -20,15 +22,17 @@ and packing.
     paper          here
     theta          `drop`
     N, m, eps, P   `bits`, `mantissa`; see kernels/formats/rangefloat.py
-    F = FFT(v)     c, the real and imaginary parts as values of their own; see `transforms.py`
+    F = FFT(v)     c, the real and imaginary parts as values of their own; kernels/protocol
 
-Differences from the paper: blocks instead of one long transform, for speed, and so that one NaN
-spoils one block. Real and imaginary parts are selected each on its own, not as pairs: with
-places in Rice's code that loses less at the same size. Transforms are in float32, not float16.
-Values are rounded to nearest. Error feedback is on by default, and then theta need not diminish.
-The domain may also be the DCT's or the plain vector ("time"), or be chosen for each tensor by
-the energy kept, "auto": white gradients have no spectrum to speak of, and the FFT then loses
-more than plain top-k. Derivations and measured tables: docs/codecs/fft.md.
+Differences from the paper: blocks instead of one long transform, and the largest of each block
+instead of the whole tensor: optimizers such as AdamW move weights of small gradients as far as
+others, and those would never be sent. It also makes one pass over memory of what took six, lets a
+tensor be cut, and one NaN spoil one block. Real and imaginary parts are selected each on its own.
+Transforms are in float32, not float16. Values are rounded to nearest. Error feedback is on by
+default, and then theta need not diminish. The domain may also be the DCT's or the plain vector
+("time"), or be chosen for each tensor by the energy kept, "auto": white gradients have no spectrum
+to speak of, and the FFT then loses more than plain top-k. Derivations and measured tables:
+docs/codecs/fft.md.
 """
 
 from __future__ import annotations
@@ -42,11 +46,14 @@ from torch import Tensor
 from gradwire import kernels, scratch
 from gradwire.codec import Seen
 from gradwire.codecs.fft.drop import check_drop, drop_at, least_drop
-from gradwire.codecs.fft.sparse import SparseCoding
-from gradwire.codecs.fft.transforms import DOMAINS, forward, inverse
+from gradwire.codecs.fft.sparse import SparseCoding, Spectrum, add_spectra
+from gradwire.codecs.gaps import bitmap_nbytes
 from gradwire.codecs.settings import SpelledCodec
+from gradwire.kernels.formats.layout import TILE
+from gradwire.kernels.formats.spectra import STRIP, Form, Kept
 from gradwire.key import Key
 
+DOMAINS = ("time", "fft", "dct")
 _MAX_BLOCK = 1 << 16
 _SAMPLE = 1024
 """Blocks that "auto" looks at: all of a vector that has no more, else so many, evenly spaced."""
@@ -54,7 +61,7 @@ _SAMPLE = 1024
 
 @dataclass(frozen=True)
 class FFTSparse(SpelledCodec):
-    """Keep the largest coefficients of each tensor's spectrum.
+    """Keep the largest coefficients of each block's spectrum.
 
     drop: the fraction dropped, or a schedule such as "0.9@0/0.5@1000" or "0.9*cosine@10000";
         see codecs/fft/drop.py.
@@ -71,16 +78,14 @@ class FFTSparse(SpelledCodec):
     tensor([ 9.0000,  6.6000,  1.0000, -4.6000])
     """
 
-    drop: float | str = 0.85
-    bits: int | None = 10
-    mantissa: int = 5
+    drop: float | str = 0.5
+    bits: int | None = 4
+    mantissa: int = 1
     domain: str = "fft"
     block: int = 256
     wire: str = "packed"
 
     unbiased = False
-    fixed_size = False
-    collective = "all_gather"  # encoding the mean once more would lose energy that no one keeps
     name = "fft"
 
     def __post_init__(self) -> None:
@@ -105,7 +110,7 @@ class FFTSparse(SpelledCodec):
             raise ValueError(
                 f"`bits` must be an integer from 3 to 16, or None for float32, got {self.bits!r}."
             )
-        least, most = max(1, self.bits - 8), self.bits - 2
+        least, most = max(0, self.bits - 8), self.bits - 2
         if not isinstance(self.mantissa, int) or not least <= self.mantissa <= most:
             raise ValueError(
                 f"`mantissa` must be from {least} to {most} with `bits={self.bits}`, which leaves "
@@ -114,81 +119,91 @@ class FFTSparse(SpelledCodec):
 
     @property
     def grain(self) -> int | None:
-        """The threshold is that of the whole tensor."""
-        return None
+        return max(STRIP * self.block, TILE)
+
+    @property
+    def fixed_size(self) -> bool:  # type: ignore[override]
+        """The schedule, gaps and zstd make it depend on more than the length."""
+        is_steady = not isinstance(self.drop, str) and self.wire == "packed"
+        return is_steady and not self._coding.has_gaps(self.count(0))
+
+    def count(self, step: int) -> int:
+        """How many coefficients of a whole block are kept at `step`: never none."""
+        return self._count(drop_at(self.drop, step))
+
+    def _count(self, drop: float) -> int:
+        return min(self.block, max(1, round((1.0 - drop) * self.block)))
 
     def num_kept(self, numel: int, step: int) -> int:
-        """How many coefficients of `numel` are kept at `step`: never none."""
-        return _count(numel, drop_at(self.drop, step))
+        """How many coefficients of `numel` are kept at `step`."""
+        return self._coding.form(self.count(step)).kept(numel)
 
     def max_nbytes(self, numel: int) -> int:
-        """A bound: how many bytes say where the coefficients are depends on where they are."""
-        return self._coding.max_nbytes(numel, _count(numel, least_drop(self.drop)))
+        count, always = self._count(least_drop(self.drop)), not isinstance(self.drop, str)
+        return self._coding.max_nbytes(numel, count, always=always)
 
     def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
         """Of `key`, only the step matters."""
-        kept = self.num_kept(x.numel(), key.step)
-        domain = self._best_domain(x, key.step) if self.domain == "auto" else self.domain
-        coefficients = _coefficients(x.numel(), x.device)
-        forward(domain, x, coefficients, self.block)
-        return self._coding.encode(coefficients, kept, DOMAINS.index(domain), out)  # eq. (1)
+        if x.dtype != torch.float32 or not x.is_contiguous():
+            x = scratch.of_thread().take("values", x.numel(), torch.float32, x.device).copy_(x)
+        domain, count = self._domain(x, key.step), self.count(key.step)
+        return self._coding.encode(x, (), out, domain=domain, count=count)  # eq. (1)
 
     def decode_into(
         self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
         weight: float = 1.0, accumulate: bool = False,
     ) -> None:  # fmt: skip
-        self._add([payload], out, weight) if accumulate else self._sum([payload], out, weight)
+        self._add([payload], out, weight, accumulate)
 
     def mean_into(
         self, payloads: Sequence[Tensor], out: Tensor, keys: Sequence[Key], offset: int = 0
     ) -> Seen:
         """Sum the coefficients of all workers, and turn them back once."""
-        self._sum(payloads, out, 1.0 / len(payloads))
+        self._add(payloads, out, 1.0 / len(payloads), accumulate=False)
         return ()
 
-    def _sum(self, payloads: Sequence[Tensor], out: Tensor, weight: float) -> None:
-        """Sum in `out`; who has chosen another domain than the first is added afterwards."""
-        domains = [self._coding.domain(payload, out.numel()) for payload in payloads]
-        others, domain = [], DOMAINS[domains[0]]
-        out.zero_()
-        for payload, chosen in zip(payloads, domains, strict=True):
-            if chosen == domains[0]:
-                self._coding.read(payload, out.numel()).add_to(out)
-            else:
-                others.append(payload)
-        inverse(domain, out, out, self.block, weight=weight)
-        self._add(others, out, weight)
+    def relay(
+        self, payloads: Sequence[Tensor], total: Tensor, out: Tensor, keys: Sequence[Key],
+        key: Key, offset: int = 0,
+    ) -> int:  # fmt: skip
+        """Owners add spectra, and turn back once what they did not send."""
+        number, count = self._domain(total, key.step), self.count(key.step)
+        read = [self._coding.read(p, total.numel(), i) for i, p in enumerate(payloads)]
+        near = [each for each in read if (each.domain, each.form.count) == (number[0], count)]
+        if len(near) < len(read):  # values can be added in any domain
+            return super().relay(payloads, total, out, keys, key, offset)
+        return self._coding.encode(total, near, out, domain=number, count=count, rest=total)
 
-    def _add(self, payloads: Sequence[Tensor], out: Tensor, weight: float) -> None:
-        """Turn back and add one after the other, in pieces, so that it takes no room."""
-        for payload in payloads:
-            kept = self._coding.read(payload, out.numel())
-            for start, stop, add in kept.pieces():
-                piece = _coefficients(stop - start, out.device).zero_()
-                add(piece)
-                inverse(
-                    DOMAINS[kept.domain], piece, out[start:stop], self.block,
-                    weight=weight, accumulate=True,
-                )  # fmt: skip
+    def _add(
+        self, payloads: Sequence[Tensor], out: Tensor, weight: float, accumulate: bool
+    ) -> None:
+        """Those of one domain at a time, from that of the first on."""
+        groups: dict[tuple[int, int], list[Spectrum]] = {}
+        for index, payload in enumerate(payloads):
+            each = self._coding.read(payload, out.numel(), index)
+            groups.setdefault((each.domain, each.form.count), []).append(each)
+        for (domain, _), group in groups.items():
+            add_spectra(group, DOMAINS[domain], out, weight, accumulate)
+            accumulate = True
+
+    def _domain(self, x: Tensor, step: int) -> tuple[int, str]:
+        """The number and the name of the domain."""
+        name = self._best_domain(x, step) if self.domain == "auto" else self.domain
+        return DOMAINS.index(name), name
 
     def _best_domain(self, x: Tensor, step: int) -> str:
         """The domain whose largest coefficients hold most of the energy."""
-        sample = _sample(x, self.block)
-        kept = self.num_kept(sample.numel(), step)
-        norms = {domain: _kept_norm(domain, sample, kept, self.block) for domain in DOMAINS}
+        sample, form = _sample(x, self.block), Form(self.block, self.count(step), None, 0)
+        norms = {domain: _kept_norm(domain, sample, form) for domain in DOMAINS}
         return max(norms, key=norms.__getitem__)
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
-        """A head, the coefficients, and where they are."""
+        """A head, the coefficients, the scales of the blocks, and where the coefficients are."""
         return self._coding.anatomy(payload, numel)
 
     @property
     def _coding(self) -> SparseCoding:
         return SparseCoding(self.bits, self.mantissa, self.block, self.wire == "zstd")
-
-
-def _count(numel: int, drop: float) -> int:
-    return min(numel, max(1, round((1.0 - drop) * numel)))
 
 
 def _sample(x: Tensor, block: int) -> Tensor:
@@ -201,18 +216,14 @@ def _sample(x: Tensor, block: int) -> Tensor:
     return torch.cat([p if p.isfinite().all() else torch.zeros_like(p) for p in parts])
 
 
-def _kept_norm(domain: str, x: Tensor, kept: int, block: int) -> float:
-    """The norm of the `kept` largest coefficients, to the same bit on every processor."""
-    if not kept:
+def _kept_norm(domain: str, x: Tensor, form: Form) -> float:
+    """The norm of the coefficients that are kept, to the same bit on every processor."""
+    if not x.numel():
         return 0.0
-    kernel, coefficients = kernels.for_device(x.device), torch.empty_like(x)
-    forward(domain, x, coefficients, block)
-    threshold, _ = kernel.find_threshold(coefficients, kept)
-    dropped = coefficients.view(torch.int32).bitwise_and(0x7FFFFFFF) < threshold
+    kernel, numel = kernels.for_device(x.device), x.numel()
+    sizes = form.scales_nbytes(numel), bitmap_nbytes(numel), form.codes_nbytes(numel)
+    kept = Kept(*(torch.empty(size, dtype=torch.uint8) for size in sizes))
+    kernel.keep_spectra(x, (), kept, None, domain=domain, form=form)
     norm = torch.empty(1)
-    kernel.block_scales(coefficients.masked_fill_(dropped, 0.0), norm, block=None, norm="l2")
+    kernel.block_scales(kept.codes.view(torch.float32), norm, block=None, norm="l2")
     return float(norm)
-
-
-def _coefficients(numel: int, device: torch.device) -> Tensor:
-    return scratch.of_thread().take("coefficients", numel, torch.float32, device)

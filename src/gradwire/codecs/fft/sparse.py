@@ -1,28 +1,25 @@
-"""How the kept coefficients of a vector travel: a header, their values, and where they are.
+"""How the kept coefficients of a vector travel: a head, what they are, and where they are.
 
-    header    kept (int64), bytes of the places (int64), base (int32), and four bytes:
-              domain, form of the places, rice, whether blocks are spoilt; little-endian
-    values    range floats of `bits` bits (`kernels/formats/rangefloat.py`); float32 if that is None
-    spoilt    a bit for each block that was not finite, only if there is one
-    places    nothing if all are kept, a bitmap, or gaps in Rice's code, whichever is shortest,
-              see `kernels/protocol/sparse.py`
+    head      `count` of a whole block (uint32), and four bytes: domain, form of the places, rice, 0
+    codes     range floats or float32,    } see `kernels/formats/spectra.py`
+    scales    those of the blocks         }
+    places    nothing if all are kept, a bitmap, or gaps in Rice's code (`codecs/gaps.py`), where
+              fewer than a quarter is kept and they are shorter
 
-With `wire="zstd"`, all but the header is one zstd frame.
+With `wire="zstd"`, all but the head is one zstd frame, whose places are never gaps.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire import kernels, scratch
+from gradwire import kernels
 from gradwire.codecs.coding import compress, decompress
 from gradwire.codecs.gaps import (
     MAX_RICE,
@@ -33,27 +30,20 @@ from gradwire.codecs.gaps import (
     write_gaps,
 )
 from gradwire.codecs.settings import check_size, sizes_up_to
-from gradwire.kernels.formats.layout import TILE, packed_nbytes
-from gradwire.kernels.formats.rangefloat import fitted_base, is_base
+from gradwire.kernels.formats.spectra import Form, Kept
 
-_HEADER = struct.Struct("<qqiBBBB")
-_PIECE = 1 << 16
-"""Coefficients that are decoded at a time, unless eight blocks, which kernels want, are more."""
+_HEAD = struct.Struct("<IBBBB")
 _PLACES = ("places", "bitmap", "gaps")
 _ALL, _BITMAP, _GAPS = range(3)
-_NOT_FINITE = 0x7F800000
+_DAMAGED = "the payload is damaged: its places or its scales are none that an encoder writes."
 
 
-class _Head(NamedTuple):
-    """The header of a payload."""
+class Spectrum(NamedTuple):
+    """What a payload says, and the number of its domain."""
 
-    kept: int
-    places_nbytes: int
-    base: int
     domain: int
-    form: int
-    rice: int
-    spoilt: int
+    form: Form
+    kept: Kept
 
 
 @dataclass(frozen=True)
@@ -65,204 +55,137 @@ class SparseCoding:
     block: int
     zstd: bool
 
-    def max_nbytes(self, numel: int, kept: int) -> int:
-        """A bound on the size of a payload with up to `kept` coefficients."""
-        most = self._values_nbytes(kept) + self._spoilt_nbytes(numel) + bitmap_nbytes(numel)
-        return _HEADER.size + most + (most // 128 + 1024 if self.zstd else 0)
+    def form(self, count: int) -> Form:
+        """What is kept if it is `count` of each block."""
+        return Form(self.block, count, self.bits, self.mantissa)
 
-    def encode(self, coefficients: Tensor, kept: int, domain: int, out: Tensor) -> int:
-        """Write the `kept` largest coefficients to `out`; `coefficients` is overwritten."""
-        kernel, numel = kernels.for_device(coefficients.device), coefficients.numel()
-        spoilt = coefficients.new_empty(0, dtype=torch.uint8)
-        if (largest := kernel.largest(coefficients)) >= _NOT_FINITE:
-            spoilt = self._spoil(coefficients)
-            largest = kernel.largest(coefficients)
-        values, bitmap = self._select(coefficients, kept)
-        most = self.max_nbytes(numel, kept) - _HEADER.size
-        body = scratch_bytes("body", most, out.device) if self.zstd else out[_HEADER.size :]
-        base, at = 0, self._values_nbytes(kept)
-        if self.bits is None:
-            body[:at] = values.view(torch.uint8)
-        else:
-            base = fitted_base(largest, bits=self.bits, mantissa=self.mantissa)
-            options = {"bits": self.bits, "mantissa": self.mantissa, "base": base}
-            kernel.range_float_encode(values, body[:at], **options)
-        body[at : at + spoilt.numel()] = spoilt
-        at += spoilt.numel()
-        form, rice, nbytes = _put_places(bitmap, kept, body[at:])
-        header = _HEADER.pack(kept, nbytes, base, domain, form, rice, spoilt.numel() > 0)
-        out[: _HEADER.size] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-        if not self.zstd:
-            return _HEADER.size + at + nbytes
-        frame = compress(body[: at + nbytes])
-        out[_HEADER.size :][: frame.numel()] = frame
-        return _HEADER.size + frame.numel()
+    def has_gaps(self, count: int) -> bool:
+        """Are gaps worth a try?"""
+        return 4 * count < self.block and not self.zstd
 
-    def _select(self, coefficients: Tensor, kept: int) -> tuple[Tensor, Tensor | None]:
-        """The largest, in order, moved to the front, and where they were; None if all are."""
-        numel, device = coefficients.numel(), coefficients.device
-        if kept == numel:
-            return coefficients, None
-        kernel = kernels.for_device(device)
-        threshold, stop = kernel.find_threshold(coefficients, kept)
-        values, bitmap = coefficients[:kept], scratch_bytes("bitmap", bitmap_nbytes(numel), device)
-        kernel.compact(coefficients, bitmap, values, threshold=threshold, stop=stop)
-        return values, bitmap
+    def max_nbytes(self, numel: int, count: int, *, always: bool) -> int:
+        """A bound on the size of a payload that keeps up to `count` of a block.
 
-    def read(self, payload: Tensor, numel: int) -> Kept:
-        """What a payload of `numel` coefficients says; ValueError if it is not whole."""
-        head = self._head(payload, numel)
-        sizes = list(self._sizes(head, numel).values())
-        body = payload[_HEADER.size :]
+        If it `always` keeps so many it is the size itself, but for gaps and zstd.
+        """
+        form = self.form(count)
+        most = form.codes_nbytes(numel) + form.scales_nbytes(numel)
+        if not always or count < self.block:
+            most += bitmap_nbytes(numel)
+        return _HEAD.size + most + (most // 128 + 1024 if self.zstd else 0)
+
+    def encode(
+        self,
+        x: Tensor,
+        others: Sequence[Spectrum],
+        out: Tensor,
+        *,
+        domain: tuple[int, str],
+        count: int,
+        rest: Tensor | None = None,
+    ) -> int:
+        """Write what is kept of the mean of `x` and `others`; see `keep_spectra` for `rest`."""
+        form, numel = self.form(count), x.numel()
+        sizes = [form.codes_nbytes(numel), form.scales_nbytes(numel)]
+        body = out[_HEAD.size :]
         if self.zstd:
-            body = decompress(body, sum(sizes))
-        check_size(body, sum(sizes))
-        codes, flags, index = torch.split(body, sizes)
-        return Kept(
-            self, numel, head.kept, head.base, head.domain, head.form, head.rice,
-            codes, flags, index,
-        )  # fmt: skip
+            body = scratch_bytes("body", sum(sizes) + bitmap_nbytes(numel), out.device)
+        codes, scales, places = torch.split(body, [*sizes, body.numel() - sum(sizes)])
+        bitmap = places[: bitmap_nbytes(numel)]
+        if count == self.block or self.has_gaps(count):
+            bitmap = scratch_bytes("bitmap", bitmap_nbytes(numel), out.device)
+        kept, kernel = Kept(scales, bitmap, codes), kernels.for_device(x.device)
+        theirs = [other.kept for other in others]
+        if not kernel.keep_spectra(x, theirs, kept, rest, domain=domain[1], form=form):
+            raise ValueError(_DAMAGED)
+        placed, rice, nbytes = self._put_places(bitmap, form, numel, places)
+        head = _HEAD.pack(count, domain[0], placed, rice, 0)
+        out[: _HEAD.size] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+        if not self.zstd:
+            return _HEAD.size + sum(sizes) + nbytes
+        frame = compress(body[: sum(sizes) + nbytes])
+        out[_HEAD.size :][: frame.numel()] = frame
+        return _HEAD.size + frame.numel()
 
-    def domain(self, payload: Tensor, numel: int) -> int:
-        """The number of the domain that a payload names."""
-        return self._head(payload, numel).domain
+    def _put_places(
+        self, bitmap: Tensor, form: Form, numel: int, out: Tensor
+    ) -> tuple[int, int, int]:
+        """Write where coefficients are; the form of that, its `rice`, and its bytes."""
+        if form.count == self.block:
+            return _ALL, 0, 0
+        if self.has_gaps(form.count):
+            kept = form.kept(numel)
+            rice, size = best_rice(bitmap, kept)
+            if size < bitmap.numel():
+                write_gaps(bitmap, kept, rice, out[:size])
+                return _GAPS, rice, size
+            out[: bitmap.numel()] = bitmap
+        return _BITMAP, 0, bitmap.numel()
+
+    def read(self, payload: Tensor, numel: int, index: int = 0) -> Spectrum:
+        """What a payload of `numel` coefficients says; ValueError if it is not whole.
+
+        Those that are read with different `index` may be used together.
+        """
+        count, domain, placed, rice = self._head(payload)
+        form, body = self.form(count), payload[_HEAD.size :]
+        sizes = [form.codes_nbytes(numel), form.scales_nbytes(numel)]
+        places_nbytes = 0 if placed == _ALL else bitmap_nbytes(numel)
+        if self.zstd:
+            body = decompress(body, sum(sizes) + places_nbytes).clone()
+        if placed == _GAPS:
+            places_nbytes = max(body.numel() - sum(sizes), 0)
+        check_size(body, sum(sizes) + places_nbytes)
+        codes, scales, places = torch.split(body, [*sizes, places_nbytes])
+        if placed != _BITMAP:
+            bitmap = scratch_bytes(f"bitmap{index}", bitmap_nbytes(numel), payload.device)
+            if placed == _ALL:
+                _fill(bitmap, numel)
+            elif not read_gaps(places, bitmap, kept=form.kept(numel), rice=rice, numel=numel):
+                raise ValueError(_DAMAGED)
+            places = bitmap
+        return Spectrum(domain, form, Kept(scales, places, codes))
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
         """The bytes of each part; of what zstd has compressed no parts are told apart."""
-        head = self._head(payload, numel)
+        count, _, placed, _ = self._head(payload)
         if self.zstd:
-            return sizes_up_to("frame", payload, head=_HEADER.size)
-        sizes = self._sizes(head, numel)
-        check_size(payload, _HEADER.size + sum(sizes.values()))
-        return {"head": _HEADER.size, **{name: size for name, size in sizes.items() if size}}
+            return sizes_up_to("frame", payload, head=_HEAD.size)
+        form = self.form(count)
+        parts = {"head": _HEAD.size, "coefficients": form.codes_nbytes(numel)}
+        sizes = sizes_up_to(_PLACES[placed], payload, **parts, scales=form.scales_nbytes(numel))
+        return {name: size for name, size in sizes.items() if size}
 
-    def _head(self, payload: Tensor, numel: int) -> _Head:
-        if payload.numel() < _HEADER.size:
+    def _head(self, payload: Tensor) -> tuple[int, int, int, int]:
+        """(count, domain, form of the places, rice)."""
+        if payload.numel() < _HEAD.size:
             raise ValueError(
-                f"the payload has {payload.numel()} bytes, expected {_HEADER.size} or more."
+                f"the payload has {payload.numel()} bytes, expected {_HEAD.size} or more."
             )
-        head = _Head(*_HEADER.unpack(payload[: _HEADER.size].numpy().tobytes()))
-        most = bitmap_nbytes(numel)
-        if not (min(numel, 1) <= head.kept <= numel and 0 <= head.places_nbytes <= most):
-            raise ValueError("the header promises more coefficients than there are.")
-        bits, mantissa = self.bits, self.mantissa
-        if bits is not None and not is_base(head.base, bits=bits, mantissa=mantissa):
-            raise ValueError("the header is damaged: its range is not one of finite values.")
-        if head.domain > 2 or head.form > _GAPS or head.rice > MAX_RICE or head.spoilt > 1:
-            raise ValueError("the header is damaged: it names no domain or form that there is.")
-        return head
-
-    def _sizes(self, head: _Head, numel: int) -> dict[str, int]:
-        """The parts after the header and their bytes."""
-        return {
-            "coefficients": self._values_nbytes(head.kept),
-            "spoilt": self._spoilt_nbytes(numel) if head.spoilt else 0,
-            _PLACES[head.form]: head.places_nbytes,
-        }
-
-    def _spoil(self, coefficients: Tensor) -> Tensor:
-        """Zero the blocks that are not finite; a bit for each."""
-        finite = [bool(part.isfinite().all()) for part in torch.split(coefficients, self.block)]
-        spoilt = ~torch.tensor(finite)
-        coefficients[self._in_blocks(spoilt, coefficients.numel())] = 0.0
-        return torch.from_numpy(np.packbits(spoilt.numpy(), bitorder="little"))
-
-    def _in_blocks(self, blocks: Tensor, numel: int) -> Tensor:
-        """A flag for every coefficient from one for every block."""
-        return blocks.repeat_interleave(self.block)[:numel]
-
-    def _values_nbytes(self, kept: int) -> int:
-        return 4 * kept if self.bits is None else packed_nbytes(kept, self.bits)
-
-    def _spoilt_nbytes(self, numel: int) -> int:
-        return -(-numel // self.block // 8)
+        count, domain, placed, rice, zero = _HEAD.unpack(payload[: _HEAD.size].numpy().tobytes())
+        if not 1 <= count <= self.block:
+            raise ValueError("the head is damaged: it promises more coefficients than there are.")
+        fits = (placed == _ALL) == (count == self.block) and placed <= _BITMAP + (not self.zstd)
+        if domain > 2 or not fits or rice > (MAX_RICE if placed == _GAPS else 0) or zero:
+            raise ValueError("the head is damaged: it names no domain or form that there is.")
+        return count, domain, placed, rice
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The coefficients of one payload."""
-
-    coding: SparseCoding
-    numel: int
-    kept: int
-    base: int
-    domain: int
-    form: int
-    rice: int
-    codes: Tensor
-    spoilt: Tensor
-    places: Tensor
-
-    def add_to(self, coefficients: Tensor) -> None:
-        """Add them to `coefficients`; those of a spoilt block become NaN."""
-        for start, stop, add in self.pieces():
-            add(coefficients[start:stop])
-
-    def pieces(self) -> Iterator[tuple[int, int, Callable[[Tensor], None]]]:
-        """(first, last, a function that adds those in between to what it is given), in order."""
-        bitmap = self._bitmap() if self.form != _ALL else None
-        if bitmap is None and (self.kept != self.numel or self.places.numel()):
-            raise ValueError("the header is damaged: it does not keep all, yet says no places.")
-        kernel, done = kernels.for_device(self.codes.device), 0
-        size = max(_PIECE, 8 * self.coding.block)
-        for start in range(0, self.numel, size):
-            stop = min(start + size, self.numel)
-            part = None if bitmap is None else bitmap[start // 8 : bitmap_nbytes(stop)]
-            count = stop - start if part is None else kernel.count_bits(part)
-            yield start, stop, partial(self._add, part, self._values(done, count), start)
-            done += count
-
-    def _add(self, bitmap: Tensor | None, values: Tensor, start: int, out: Tensor) -> None:
-        if bitmap is None:
-            out += values
-        else:
-            kernels.for_device(out.device).expand(bitmap, values, out)
-        if self.spoilt.numel():
-            block = self.coding.block
-            first, last = start // block, -(-(start + out.numel()) // block)
-            flags = np.unpackbits(
-                self.spoilt[first // 8 : -(-last // 8)].numpy(), bitorder="little"
-            )
-            blocks = torch.from_numpy(flags[first % 8 :][: last - first]).bool()
-            out[self.coding._in_blocks(blocks, out.numel())] = torch.nan
-
-    def _values(self, start: int, count: int) -> Tensor:
-        """Those from `start` on; codes are packed in tiles, so whole tiles are decoded."""
-        bits, device = self.coding.bits, self.codes.device
-        if bits is None:  # the message may have them unaligned
-            return self.codes[4 * start : 4 * (start + count)].clone().view(torch.float32)
-        first, last = start // TILE * TILE, min(self.kept, -(-(start + count) // TILE) * TILE)
-        values = scratch.of_thread().take("values", last - first, torch.float32, device)
-        codes = self.codes[packed_nbytes(first, bits) : packed_nbytes(last, bits)]
-        options = {"bits": bits, "mantissa": self.coding.mantissa, "base": self.base}
-        kernels.for_device(device).range_float_decode(codes, values, **options)
-        return values[start - first :][:count]
-
-    def _bitmap(self) -> Tensor:
-        """Where they are; checked, so that nothing is read or written out of bounds."""
-        kernel, device = kernels.for_device(self.places.device), self.places.device
-        bitmap = scratch_bytes("bitmap", bitmap_nbytes(self.numel), device)
-        if self.form == _BITMAP:
-            check_size(self.places, bitmap.numel())
-            bitmap.copy_(self.places)
-            last = np.unpackbits(bitmap[-8:].numpy(), bitorder="little")
-            beyond = last[self.numel - 8 * bitmap.numel() + 64 :].any()
-            whole = kernel.count_bits(bitmap) == self.kept and not beyond
-        else:
-            options = {"kept": self.kept, "rice": self.rice, "numel": self.numel}
-            whole = read_gaps(self.places, bitmap, **options)
-        if not whole:
-            raise ValueError("the places are damaged: they are not as many as the header promises.")
-        return bitmap
+def add_spectra(
+    spectra: Sequence[Spectrum], domain: str, out: Tensor, weight: float, accumulate: bool
+) -> None:
+    """Write, or add, the sum of `spectra`, all of one form and of `domain`, to `out`."""
+    kernel, form = kernels.for_device(out.device), spectra[0].form
+    kept = [spectrum.kept for spectrum in spectra]
+    if not kernel.add_spectra(
+        kept, out, domain=domain, form=form, weight=weight, accumulate=accumulate
+    ):
+        raise ValueError(_DAMAGED)
 
 
-def _put_places(bitmap: Tensor | None, kept: int, out: Tensor) -> tuple[int, int, int]:
-    """Write where coefficients are in the shortest way: its form, its `rice`, and its bytes."""
-    if bitmap is None:
-        return _ALL, 0, 0
-    rice, size = best_rice(bitmap, kept)
-    if size >= bitmap.numel():
-        out[: bitmap.numel()] = bitmap
-        return _BITMAP, 0, bitmap.numel()
-    write_gaps(bitmap, kept, rice, out[:size])
-    return _GAPS, rice, size
+def _fill(bitmap: Tensor, numel: int) -> None:
+    """A bit for each of `numel` coefficients."""
+    bitmap[: numel // 8] = 255
+    bitmap[numel // 8 :] = 0
+    if numel % 8:
+        bitmap[numel // 8] = (1 << numel % 8) - 1

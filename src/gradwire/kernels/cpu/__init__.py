@@ -7,7 +7,8 @@ GIL, and `threads.set_num_threads` cuts large ones into spans for a small pool o
 Beside the files that every backend has, there are those that only Numba needs: `compiler`,
 `intrinsics`, `lanes` and `skinny` (what LLVM is told in its own terms), `calls` (tensors as
 arrays), `butterflies`, `gaussian` and `rotation` (what rotations are made of), `digits` and
-`streams` (what prefix codes are made of) and `threads`.
+`streams` (what prefix codes are made of), `kept`, `largest` and `rangefloat` (the steps of
+`spectra`) and `threads`.
 """
 
 from __future__ import annotations
@@ -31,19 +32,10 @@ from gradwire.kernels.cpu.low_rank import (
 from gradwire.kernels.cpu.nested import add_nested, quantize_nested
 from gradwire.kernels.cpu.philox import philox
 from gradwire.kernels.cpu.quantize import dequantize, dequantize_mean, quantize
-from gradwire.kernels.cpu.rangefloat import range_float_decode, range_float_encode
 from gradwire.kernels.cpu.rotated import dequantize_rotated, quantize_rotated
 from gradwire.kernels.cpu.scales import block_moments, block_scales
-from gradwire.kernels.cpu.sparse import (
-    compact,
-    count_bits,
-    expand,
-    find_threshold,
-    gap_decode,
-    gap_encode,
-    gap_sizes,
-    largest,
-)
+from gradwire.kernels.cpu.sparse import gap_decode, gap_encode, gap_sizes
+from gradwire.kernels.cpu.spectra import add_spectra, keep_spectra
 from gradwire.kernels.cpu.subspace import combine, project
 from gradwire.kernels.cpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.cpu.topk import largest_of_blocks
@@ -59,12 +51,11 @@ __all__ = [
     "add_nested",
     "add_outer",
     "add_packed",
+    "add_spectra",
     "block_moments",
     "block_scales",
     "column_products",
     "combine",
-    "compact",
-    "count_bits",
     "dequantize",
     "dequantize_dithered",
     "dequantize_fields",
@@ -77,15 +68,13 @@ __all__ = [
     "exp_dequantize",
     "exp_quantize",
     "exp_reduce",
-    "expand",
-    "find_threshold",
     "fit_levels",
     "gap_decode",
     "gap_encode",
     "gap_sizes",
     "huffman_decode",
     "huffman_encode",
-    "largest",
+    "keep_spectra",
     "largest_of_blocks",
     "mean_floats",
     "orthonormalize",
@@ -96,8 +85,6 @@ __all__ = [
     "quantize_fields",
     "quantize_nested",
     "quantize_rotated",
-    "range_float_decode",
-    "range_float_encode",
     "row_products",
     "settle_outer",
     "transform",

@@ -32,6 +32,7 @@ def expression(result: Any, arguments: tuple[Any, ...], build: Callable[..., Any
         3: lambda typingctx, a, b, c: typed(),
         4: lambda typingctx, a, b, c, d: typed(),
         5: lambda typingctx, a, b, c, d, e: typed(),
+        6: lambda typingctx, a, b, c, d, e, f: typed(),
     }
     return intrinsic(typers[len(arguments)])
 
@@ -184,6 +185,28 @@ def _build_unfolded(builder: Any, folded: Any, sign: Any, zero: Any) -> Any:
     return builder.add(builder.xor(folded, builder.neg(sign)), zero)
 
 
+def _build_range_code(
+    b: Any, x: Any, half: Any, shift: Any, under: Any, least: Any, top: Any
+) -> Any:
+    magnitude = b.and_(x, _I32(0x7FFFFFFF))
+    code = b.sub(b.ashr(b.add(magnitude, half), shift), under)
+    code = b.select(b.icmp_signed(">", code, _I32(1)), code, _I32(1))
+    code = b.select(b.icmp_signed("<", code, top), code, top)
+    code = b.select(b.icmp_signed("<", x, _I32(0)), b.add(code, top), code)
+    code = b.select(b.icmp_signed("<", magnitude, least), _I32(0), code)
+    return b.trunc(code, _I16)
+
+
+def _build_range_pattern(b: Any, code: Any, shift: Any, under: Any, limit: Any, top: Any) -> Any:
+    code = b.zext(code, _I32)
+    is_negative = b.icmp_signed(">", code, top)
+    step = b.add(b.select(is_negative, b.sub(code, top), code), under)
+    step = b.select(b.icmp_signed("<", step, limit), step, limit)
+    sign = b.select(is_negative, _I32(0x80000000), _I32(0))
+    pattern = b.or_(b.shl(step, shift), sign)
+    return b.select(b.icmp_signed("==", code, _I32(0)), _I32(0), pattern)
+
+
 _u8, _u16, _u32, _i32, _f32 = types.uint8, types.uint16, types.uint32, types.int32, types.float32
 fma = expression(types.float32, (types.float32,) * 3, lambda b, x, y, z: b.fma(x, y, z))
 add32 = expression(_u32, (_u32, _u32), lambda b, x, y: b.add(x, y))
@@ -237,3 +260,7 @@ next_signs = expression(
 load64 = expression(types.uint64, (types.int64,), _build_load)  # of an address
 store64 = expression(types.uint64, (types.int64, types.uint64), _build_store)
 reaching = expression(types.uint64, (types.int64, _u8), _build_reaching)  # which of 64 octets are
+range_code = expression(_u16, (_i32,) * 6, _build_range_code)
+range_pattern = expression(_i32, (_u16, *(_i32,) * 4), _build_range_pattern)
+_bytes: Any = types.CPointer(types.uint8)  # type: ignore[no-untyped-call]
+pointer = expression(_bytes, (types.int64,), lambda b, x: b.inttoptr(x, _I8.as_pointer()))

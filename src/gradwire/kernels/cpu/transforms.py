@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 
 
 @lru_cache(64)
-def _plan(size: int, dct: bool, back: bool) -> Plan:
+def plan_of(size: int, dct: bool, back: bool) -> Plan:
     half, table = max(1, size // 2), tables(max(2, size))
     sample, spectrum = _sample_places(size, dct), _spectrum_places(size, dct)
     reverse = reversed_bits(half)
@@ -145,7 +145,7 @@ def _join(rows, bins, half, dct, split, turns, scales):  # type: ignore[no-untyp
 
 
 @jit
-def _turn(x, out, room, plan, weight, accumulate):  # type: ignore[no-untyped-def]
+def turn(x, out, room, plan, weight, accumulate):  # type: ignore[no-untyped-def]
     """`room` is (width, LANES). It is the caller's: an array of our own that only its address is
     used of would be given back as soon as that is taken."""
     size, half, width = plan.size, plan.size // 2, max(plan.size, LANES)
@@ -215,10 +215,10 @@ def _run(
         )
     values, results, factor = array(x), array(out), np.array([weight], np.float32)
     for first, last, size in pieces(x.numel(), block):
-        plan, source, target = _plan(size, domain == "dct", back), values[first:], results[first:]
+        plan, source, target = plan_of(size, domain == "dct", back), values[first:], results[first:]
 
         def run(start: int, stop: int, plan=plan, source=source, target=target) -> None:  # type: ignore[no-untyped-def]
             room = np.empty((max(plan.size, LANES), LANES), np.float32)
-            _turn(source[start:stop], target[start:stop], room, plan, factor, accumulate)
+            turn(source[start:stop], target[start:stop], room, plan, factor, accumulate)
 
         over_threads(last - first, size, run)

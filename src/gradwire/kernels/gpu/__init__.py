@@ -20,7 +20,6 @@ from gradwire.kernels.gpu.floats import mean_floats
 from gradwire.kernels.gpu.nested import add_nested, quantize_nested
 from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
-from gradwire.kernels.gpu.rangefloat import range_float_decode, range_float_encode
 from gradwire.kernels.gpu.scales import block_scales
 from gradwire.kernels.gpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.protocol import Kernels
@@ -43,8 +42,6 @@ __all__ = [
     "quantize_dithered",
     "quantize_fields",
     "quantize_nested",
-    "range_float_decode",
-    "range_float_encode",
 ]
 
 

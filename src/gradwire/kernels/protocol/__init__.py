@@ -18,10 +18,10 @@ from gradwire.kernels.protocol.low_rank import LowRank
 from gradwire.kernels.protocol.nested import Nested
 from gradwire.kernels.protocol.philox import Philox
 from gradwire.kernels.protocol.quantize import Quantize
-from gradwire.kernels.protocol.rangefloat import RangeFloat
 from gradwire.kernels.protocol.rotated import Rotated
 from gradwire.kernels.protocol.scales import Scales
 from gradwire.kernels.protocol.sparse import Sparse
+from gradwire.kernels.protocol.spectra import Spectra
 from gradwire.kernels.protocol.subspace import Subspace
 from gradwire.kernels.protocol.sums import Sums
 from gradwire.kernels.protocol.topk import TopK
@@ -29,8 +29,8 @@ from gradwire.kernels.protocol.transforms import Transforms
 
 
 class Kernels(
-    Philox, Scales, Quantize, Dithered, Nested, Exponential, Fields, Sums, Floats, RangeFloat,
-    Elias, Huffman, Sparse, TopK, Levels, Subspace, LowRank, Transforms, Rotated, Protocol,
+    Philox, Scales, Quantize, Dithered, Nested, Exponential, Fields, Sums, Floats, Elias, Huffman,
+    Sparse, Spectra, TopK, Levels, Subspace, LowRank, Transforms, Rotated, Protocol,
 ):  # fmt: skip
     """Every kernel; a backend is a module with these functions.
 

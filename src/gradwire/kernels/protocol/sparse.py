@@ -1,4 +1,4 @@
-"""The largest values of a vector, and the coding of where they are.
+"""The coding of where the values of a sparse vector are.
 
 A *bitmap* has bit i % 8 of byte i / 8 set if value i is kept; it is padded with zeros to a
 multiple of 8 bytes. *Gaps* say the same in Rice's code of the number g of dropped values before
@@ -16,31 +16,7 @@ from torch import Tensor
 
 
 class Sparse(Protocol):
-    """Which values are kept, what they are, and where."""
-
-    def largest(self, x: Tensor) -> int:
-        """The bit pattern of the largest magnitude; 0x7F800000 or more if it is not finite."""
-
-    def find_threshold(self, x: Tensor, count: int) -> tuple[int, int]:
-        """(threshold, stop): which are the `count` largest magnitudes, 1 <= count <= numel.
-
-        They are the values before `stop` whose bit pattern without its sign is `threshold` or more,
-        and those from `stop` on where it is more. Of equal ones, the first are taken.
-        """
-
-    def compact(
-        self, x: Tensor, bitmap: Tensor, kept: Tensor, *, threshold: int, stop: int
-    ) -> None:
-        """Write the values that `find_threshold` names to `kept`, in order, and where they are.
-
-        `kept` may be the start of `x`.
-        """
-
-    def expand(self, bitmap: Tensor, kept: Tensor, out: Tensor) -> None:
-        """Add `kept` to the values of `out` (float32) that `bitmap` names; it names as many."""
-
-    def count_bits(self, bitmap: Tensor) -> int:
-        """How many values a bitmap names."""
+    """Where values are kept."""
 
     def gap_sizes(self, bitmap: Tensor) -> list[int]:
         """How many bits the unary part of the gaps takes, for `rice` from 0 to 15."""

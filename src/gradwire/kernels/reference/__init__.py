@@ -21,19 +21,10 @@ from gradwire.kernels.reference.low_rank import (
 from gradwire.kernels.reference.nested import add_nested, quantize_nested
 from gradwire.kernels.reference.philox import philox
 from gradwire.kernels.reference.quantize import dequantize, dequantize_mean, quantize
-from gradwire.kernels.reference.rangefloat import range_float_decode, range_float_encode
 from gradwire.kernels.reference.rotated import dequantize_rotated, quantize_rotated
 from gradwire.kernels.reference.scales import block_moments, block_scales
-from gradwire.kernels.reference.sparse import (
-    compact,
-    count_bits,
-    expand,
-    find_threshold,
-    gap_decode,
-    gap_encode,
-    gap_sizes,
-    largest,
-)
+from gradwire.kernels.reference.sparse import gap_decode, gap_encode, gap_sizes
+from gradwire.kernels.reference.spectra import add_spectra, keep_spectra
 from gradwire.kernels.reference.subspace import combine, project
 from gradwire.kernels.reference.sums import add_packed, dequantize_sum
 from gradwire.kernels.reference.topk import largest_of_blocks
@@ -49,12 +40,11 @@ __all__ = [
     "add_nested",
     "add_outer",
     "add_packed",
+    "add_spectra",
     "block_moments",
     "block_scales",
     "column_products",
     "combine",
-    "compact",
-    "count_bits",
     "dequantize",
     "dequantize_dithered",
     "dequantize_fields",
@@ -67,15 +57,13 @@ __all__ = [
     "exp_dequantize",
     "exp_quantize",
     "exp_reduce",
-    "expand",
-    "find_threshold",
     "fit_levels",
     "gap_decode",
     "gap_encode",
     "gap_sizes",
     "huffman_decode",
     "huffman_encode",
-    "largest",
+    "keep_spectra",
     "largest_of_blocks",
     "mean_floats",
     "orthonormalize",
@@ -86,8 +74,6 @@ __all__ = [
     "quantize_fields",
     "quantize_nested",
     "quantize_rotated",
-    "range_float_decode",
-    "range_float_encode",
     "row_products",
     "settle_outer",
     "transform",

@@ -1,4 +1,4 @@
-"""The largest values and the coding of where they are, in plain torch."""
+"""The coding of where values are, in plain torch."""
 
 from __future__ import annotations
 
@@ -6,33 +6,6 @@ import torch
 from torch import Tensor
 
 from gradwire.kernels.reference.pack import pack_codes, unpack_codes
-
-
-def largest(x: Tensor) -> int:
-    return int(_magnitudes(x).max()) if x.numel() else 0
-
-
-def find_threshold(x: Tensor, count: int) -> tuple[int, int]:
-    magnitudes = _magnitudes(x)
-    threshold = magnitudes.sort(descending=True).values[count - 1]
-    equal = (magnitudes == threshold).nonzero()[:, 0]
-    wanted = count - int((magnitudes > threshold).count_nonzero())
-    return int(threshold), int(equal[wanted - 1]) + 1
-
-
-def compact(x: Tensor, bitmap: Tensor, kept: Tensor, *, threshold: int, stop: int) -> None:
-    before = torch.arange(x.numel()) < stop
-    chosen = _magnitudes(x) > threshold - before.to(torch.int64)
-    kept.copy_(x[chosen])
-    write_bits(chosen, bitmap)
-
-
-def expand(bitmap: Tensor, kept: Tensor, out: Tensor) -> None:
-    out[read_bits(bitmap)[: out.numel()]] += kept
-
-
-def count_bits(bitmap: Tensor) -> int:
-    return int(read_bits(bitmap).count_nonzero())
 
 
 def gap_sizes(bitmap: Tensor) -> list[int]:
@@ -64,10 +37,6 @@ def gap_decode(
     bits[places] = True
     write_bits(bits, bitmap)
     return True
-
-
-def _magnitudes(x: Tensor) -> Tensor:
-    return x.view(torch.int32).to(torch.int64) & 0x7FFFFFFF
 
 
 def _gaps(bits: Tensor) -> Tensor:

@@ -1,0 +1,51 @@
+"""The largest coefficients of every block; the format is in `formats/spectra.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from gradwire.kernels.formats.spectra import Form, Kept
+
+
+class Spectra(Protocol):
+    """From values to what is kept of their coefficients, and back.
+
+    `domain` is "fft" or "dct", as in `transforms.py`, or "time": then values are coefficients.
+    """
+
+    def keep_spectra(
+        self,
+        x: Tensor,
+        others: Sequence[Kept],
+        kept: Kept,
+        rest: Tensor | None,
+        *,
+        domain: str,
+        form: Form,
+    ) -> bool:
+        """Write what is kept of the mean of `x` (float32) and of the vectors of `others`.
+
+        Coefficients are added in this order, `x` first, and their sum is multiplied by 1 / number.
+        `rest`, which may be `x`, gets what is not kept of the mean, times the number of vectors.
+        False if one of `others` is damaged; what is written is then undefined.
+        """
+
+    def add_spectra(
+        self,
+        kept: Sequence[Kept],
+        out: Tensor,
+        *,
+        domain: str,
+        form: Form,
+        weight: float = 1.0,
+        accumulate: bool = False,
+    ) -> bool:
+        """Write, or add, `weight` times the sum of what these vectors say to `out` (float32).
+
+        Coefficients are added in order, to 0, and turned back once. Blocks of scale 0 are NaN.
+        False if one is damaged: a bitmap does not name as many as there are codes, or a scale is
+        not one of finite values. What is written is then undefined.
+        """
