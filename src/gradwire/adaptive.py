@@ -78,6 +78,7 @@ class AdaptiveCodec(Codec, Generic[S]):
     """  # fmt: skip
 
     state_type: ClassVar[type[State]]
+    stands_alone: ClassVar[bool] = True  # is it of use to a vector on its own?
 
     @abstractmethod
     def start(self) -> S:
@@ -154,6 +155,8 @@ class FittedCodec(AdaptiveCodec[S]):
     A fit may be computed in any way, by one rank, and is broadcast. It is of a whole parameter, so
     vectors are never cut.
     """
+
+    stands_alone = False
 
     @property
     def grain(self) -> int | None:

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from gradwire import scratch
-from gradwire.adaptive import FittedCodec
+from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec, check_input
 from gradwire.codecs import as_codec, parse
 from gradwire.codecs.settings import SpelledCodec
@@ -274,7 +274,7 @@ def _spec(codec: Codec) -> str:
 
 
 def _check_stands_alone(codec: Codec) -> None:
-    if isinstance(codec, FittedCodec):
+    if isinstance(codec, AdaptiveCodec) and not codec.stands_alone:
         raise ValueError(
             f"{codec} learns from the gradients of earlier steps, and a message has none: it could "
             "not be compressed. Use it with `attach`; for messages `dqsg:bits_per_value=2.0` or "

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch import Tensor
 
-from gradwire.adaptive import AdaptiveCodec, FittedCodec
+from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec, check_input
 from gradwire.codecs import as_codec
 from gradwire.collectives.parts import Part
@@ -43,7 +43,7 @@ def all_reduce(
         )
     codec = as_codec(codec)
     check_seed(seed)
-    if isinstance(codec, FittedCodec):
+    if isinstance(codec, AdaptiveCodec) and not codec.stands_alone:
         raise ValueError(
             f"{codec!r} learns over many steps, which `all_reduce` does not connect; use "
             "`attach`, or a codec without memory."

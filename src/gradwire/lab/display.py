@@ -20,7 +20,7 @@ def _on(link: Shape | None) -> str:
 
 
 def _but(slow: float) -> str:
-    return "" if slow == 1 else f", the last {slow:g} times slower than the others,"
+    return "" if slow == 1 else f", the last one slowed by a factor of {slow:g},"
 
 
 def _all_of(settings: Settings) -> str:

@@ -13,10 +13,12 @@ from functools import cached_property
 
 import torch
 
-from gradwire.adaptive import AdaptiveCodec, FittedCodec
+from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Adder, Codec, SummableCodec
 from gradwire.codecs import parse
 from gradwire.codecs.cast import Identity
+from gradwire.codecs.gradiveq import GradiVeQ
+from gradwire.codecs.inner import inner_codec
 from gradwire.codecs.powersgd import PowerSGD
 from gradwire.codecs.powersgd.low_rank import LowRank
 from gradwire.collectives.choose import choose
@@ -76,8 +78,8 @@ class Messages:
         n, numel = self.workers, _LONG
         if self.collective == "all_reduce":
             return 0.0, ring_nbytes(4 * numel, n) / numel, 0.0
-        if isinstance(self.codec, FittedCodec):
-            return (0.0, *_added(4 / IMAGE, n))
+        if isinstance(self.codec, GradiVeQ):
+            return self._images(self.codec)
         if isinstance(self.codec, PowerSGD):
             first, second = (_added(nbytes / numel, n) for nbytes in self._factors(numel))
             return (sum(first), *second)
@@ -92,6 +94,14 @@ class Messages:
         if n == 2:
             return ask, code, 0.0
         return ask, share * code, share * self._adder.total_nbytes(numel) / numel
+
+    def _images(self, codec: GradiVeQ) -> tuple[float, float, float]:
+        """Those of images, in which one value stands for `IMAGE`, through the inner codec."""
+        inner = inner_codec(codec.inner)
+        if isinstance(inner, Identity):
+            return (0.0, *_added(4 / IMAGE, self.workers))
+        ask, first, between = Messages(str(inner), self.workers).per_value()
+        return ask / IMAGE, first / IMAGE, between / IMAGE
 
     def _factors(self, numel: int) -> list[int]:
         """Bytes of both factors of a square matrix."""

@@ -76,6 +76,7 @@ class PowerSGD(AdaptiveCodec[Basis], SpelledCodec):
     rank: int = 4
     inner: SummableCodec | str | None = None
 
+    stands_alone = False
     unbiased = False
     collective = "code_reduce"
     name = "powersgd"
