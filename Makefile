@@ -8,7 +8,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 EXTRAS := bench,gpu,docs,dev,accelerate,transformers,lightning,tensorboard
 CODECS := -c none -c qsgd:bits=2 -c dqsg -c ndqsg -c global-qsgd:bits=2 -c fft \
-	-c gradiveq:energy=0.9,warmup_steps=0,train_steps=8
+	-c gradiveq:warmup_steps=0,train_steps=8 -c eden -c powersgd
 DEMO := $(BIN)/gradwire train --workers 4 --steps 100 --target 0.95 --eval-every 4 $(CODECS) \
 	--report demo-report
 
