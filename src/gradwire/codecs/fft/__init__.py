@@ -119,7 +119,8 @@ class FFTSparse(SpelledCodec):
 
     @property
     def grain(self) -> int | None:
-        return max(STRIP * self.block, TILE)
+        """Where "auto" looks at a tensor it must be whole, or its parts might choose otherwise."""
+        return None if self.domain == "auto" else max(STRIP * self.block, TILE)
 
     @property
     def fixed_size(self) -> bool:  # type: ignore[override]
