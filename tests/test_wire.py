@@ -396,7 +396,7 @@ def one_coefficient(domain, numel=2**26):
     head = struct.pack("<IBBBB", 1, domain, 2, 15, 0)
     codes, scales = bytes(blocks // 2), struct.pack("<H", 1) * blocks
     low, unary = codec_gaps(blocks)
-    return forge("fft:block=65536", (numel,), head + codes + scales + low + unary)
+    return forge("fft:drop=0.9,block=65536", (numel,), head + codes + scales + low + unary)
 
 
 def codec_gaps(blocks):

@@ -72,7 +72,7 @@ class FFTSparse(SpelledCodec):
     wire: "packed" or "zstd".
 
     >>> import torch, gradwire as gw
-    >>> codec = gw.FFTSparse(drop=0.75)
+    >>> codec = gw.FFTSparse(drop=0.75, bits=10, mantissa=5)
     >>> x = 8 * torch.cos(torch.arange(16) * torch.pi / 4) + 1
     >>> codec.decode(codec.encode(x, gw.Key()), 16, gw.Key())[:4].round(decimals=1)
     tensor([ 9.0000,  6.6000,  1.0000, -4.6000])
@@ -119,7 +119,8 @@ class FFTSparse(SpelledCodec):
 
     @property
     def grain(self) -> int | None:
-        return max(STRIP * self.block, TILE)
+        """Where "auto" looks at a tensor it must be whole, or its parts might choose otherwise."""
+        return None if self.domain == "auto" else max(STRIP * self.block, TILE)
 
     @property
     def fixed_size(self) -> bool:  # type: ignore[override]
