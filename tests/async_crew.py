@@ -64,8 +64,8 @@ class Hand:
         """Let it do something that takes a server."""
         self._pipe.send((order, arguments))
 
-    def answer(self, server=None, seconds=30.0):
-        """What came of it, while `server` serves."""
+    def answer(self, server=None, seconds=120.0):
+        """What came of it, while `server` serves; a worker may try several times to connect."""
         for _ in range(int(seconds / 0.05)):
             if server is not None:
                 server.serve(seconds=0.01)
