@@ -556,10 +556,10 @@ NBYTES = {"none": 4, "fp16": 2}
 
 
 def compressed(size, nbytes):
-    """Three coefficients a slice, and two energies a parameter, in float64, to every other
-    worker; noise goes through the inner codec and `small` is raw."""
+    """Three coefficients a slice, and two energies of a parameter and whether it has a gradient,
+    in float64, to every other worker; noise goes through the inner codec and `small` is raw."""
     images = 25 * 3 + 100 * 3
-    energies = (size - 1) * 8 * 2 * 2
+    energies = (size - 1) * 8 * 3 * 2
     return 2 * (size - 1) / size * (nbytes * (images + 12_000) + 4 * 5) + energies
 
 
@@ -610,6 +610,40 @@ def test_after_a_change_all_ranks_go_back_together_and_nothing_is_lost(worlds, s
     expected = sum(row[0] for row in true)
     torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
     assert residuals["conv"].abs().max() == 0
+
+
+def sparse_run(rank, silent, steps):
+    """What arrived of a convolution, what is still owed, and what was sent.
+
+    The phases: compress from step 10, deliver in 13 and 14, train from 15, compress from 23,
+    deliver in 28 and 29.
+    """
+    ddp, handle = attached()
+    sent = got = 0
+    for step in range(steps):
+        ddp.zero_grad()
+        gradients = [((rank, step) not in silent) * g for g in planted(step, rank, shift=12)]
+        ddp(gradients).backward()
+        sent, got = sent + gradients[0], got + ddp.module.conv.grad
+    owed = handle.state_dict()[f"rank{rank}"]["residuals"]["conv"]
+    handle.close()
+    return got, owed, sent
+
+
+@pytest.mark.parametrize(
+    ("silent", "steps"),
+    [
+        ({(1, 14), (1, 23)}, 30),  # owed from the phase before, in the first step of the next
+        ({(1, 25)}, 30),
+        ({(0, 23), (1, 23)}, 31),  # of no worker: the step does not count
+    ],
+)
+def test_workers_without_gradients_lose_nothing_of_what_they_owe(worlds, silent, steps):
+    answers = worlds[2].run(sparse_run, silent, steps)
+    expected = sum(sent for _, _, sent in answers) / 2
+    for got, owed, _ in answers:
+        torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
+        assert owed.abs().max() == 0
 
 
 def resumed(rank, cut):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,7 +24,12 @@ _MODERATE = 2.0**100
 
 
 class ImageReduce(Collective):
-    """Add the images of whole parameters. Seen are the energies sent and lost, on average."""
+    """Add the images of whole parameters. Seen are the energies sent and lost, on average.
+
+    A worker whose gradient is zero owes like the others, and says in the first step what it owes:
+    later that has no image. But where all gradients are zero, so is the mean, and nothing is sent:
+    DDP throws away the mean of a parameter that no worker used.
+    """
 
     name = "image_reduce"
 
@@ -37,28 +43,23 @@ class ImageReduce(Collective):
 
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
         maps = [_affine(piece.codec) for piece in pieces]
-        inputs = sources(link, [_due(*each) for each in zip(pieces, maps, strict=True)])
+        owing = [replace(piece, part=replace(piece.part, share=1.0)) for piece in pieces]
+        inputs = sources(link, [_due(*each) for each in zip(owing, maps, strict=True)])
         sizes = [each.image_numel for each in maps]
-        images = torch.split(link.floats("images", sum(sizes)), sizes)
-        rows = zip(pieces, maps, inputs, images, strict=True)
+        room = torch.split(link.floats("images", sum(sizes)), sizes)
+        rows = [_Image(*row) for row in zip(owing, maps, inputs, room, strict=True)]
         with link.account.timed("encode"):
-            energies = torch.tensor([_project(*row) for row in rows], dtype=torch.float64)
-        link.sum_in_order(energies.view(-1))
-        link.account.message(sum(piece.numel for piece in pieces), energies.nbytes)
-        shadows = whole(
-            [
-                Part(image, piece.part.tensor, each.through)
-                for image, piece, each in zip(images, pieces, maps, strict=True)
-            ]
-        )
-        sums = sum_codes(link, shadows, images, key)
+            found = torch.tensor([row.project() for row in rows], dtype=torch.float64)
+        given = torch.tensor([[float(piece.part.share > 0)] for piece in pieces])
+        means = _mean_over_workers(link, torch.cat((found, given), 1))
+        link.account.message(sum(piece.numel for piece in pieces), 0)
+        told = [(row, seen) for row, (*seen, given) in zip(rows, means, strict=True) if given]
+        shadows, images = whole([row.part for row, _ in told]), [row.image for row, _ in told]
+        sums = sum_codes(link, shadows, images, key) if told else []
         with link.account.timed("decode"):
-            for piece, each, source, added in zip(pieces, maps, inputs, sums, strict=True):
-                image = _Image(each, added)
-                tell(piece, source, image.subtract)
-                image.settle(link, piece)
-        means = (energies / link.size).tolist()
-        return [(piece, (sent, lost)) for piece, (sent, lost) in zip(pieces, means, strict=True)]
+            for (row, _), added in zip(told, sums, strict=True):
+                row.settle(link, added)
+        return [(row.piece, tuple(seen)) for row, seen in told]
 
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:
         affine = _affine(codec)
@@ -72,50 +73,61 @@ class ImageReduce(Collective):
 
 @dataclass(frozen=True)
 class _Image:
-    """The sum of the images of one parameter; the memory of this worker's own is used again."""
+    """That of one parameter: what it is of, and the memory for it, which is used again."""
 
+    piece: Slice
     affine: AffineCodec
-    added: Sum
+    source: Tensor
+    image: Tensor
 
-    def settle(self, link: Link, piece: Slice) -> None:
+    @property
+    def part(self) -> Part:
+        """What is reduced in place of the parameter."""
+        return Part(self.image, self.piece.part.tensor, self.affine.through)
+
+    def project(self) -> tuple[float, float]:
+        """Write the image; the energies of it, and of all that is lost by now."""
+        sent, lost = self.affine.project(self.source, self.image)
+        if self.piece.residual is not None and not self.affine.is_first:
+            lost = self.affine.lost(self.piece.values, self.piece.residual)
+        return sent, lost
+
+    def settle(self, link: Link, added: Sum) -> None:
         """Store the mean, and owe the gradient that it takes the place of, if the mean is finite.
 
         Every rank sees the same mean, so all decide alike.
         """
-        image, values = self.added.piece.values, piece.values
-        self.added.decode(image)
+        tell(self.piece, self.source, partial(self._subtract, added))
+        added.decode(self.image)
+        values = self.piece.values
         direct = values.dtype == torch.float32
-        target = values if direct else link.floats("target", piece.numel)
+        target = values if direct else link.floats("target", self.piece.numel)
         if not direct:
-            self.affine.expand(image, target)
-        fits = _is_moderate(image) if direct else is_finite(target.to(values.dtype))
-        if piece.residual is not None and fits:
-            self.affine.owe(values, piece.residual)
+            self.affine.expand(self.image, target)
+        fits = _is_moderate(self.image) if direct else is_finite(target.to(values.dtype))
+        if self.piece.residual is not None and fits:
+            self.affine.owe(values, self.piece.residual)
         if direct:
-            self.affine.expand(image, target)
+            self.affine.expand(self.image, target)
         else:
             values.copy_(target)
 
-    def subtract(self, out: Tensor) -> None:
+    def _subtract(self, added: Sum, out: Tensor) -> None:
         """Take what this worker has sent off `out`."""
-        image = self.added.piece.values
-        self.added.subtract(image.zero_())
-        self.affine.subtract_image(image, out)
+        added.subtract(self.image.zero_())
+        self.affine.subtract_image(self.image, out)
+
+
+def _mean_over_workers(link: Link, found: Tensor) -> list[list[float]]:
+    link.sum_in_order(found.view(-1))
+    link.account.message(0, found.nbytes)
+    rows: list[list[float]] = (found / link.size).tolist()
+    return rows
 
 
 def _due(piece: Slice, affine: AffineCodec) -> Slice:
     """What is owed has no image, but in the first step."""
     return piece if affine.is_first else replace(piece, part=replace(piece.part, residual=None))
-
-
-def _project(
-    piece: Slice, affine: AffineCodec, source: Tensor, image: Tensor
-) -> tuple[float, float]:
-    """Write the image; the energies of it, and of all that is lost by now."""
-    sent, lost = affine.project(source, image)
-    if piece.residual is not None and not affine.is_first:
-        lost = affine.lost(piece.values, piece.residual)
-    return sent, lost
 
 
 def _is_moderate(image: Tensor) -> bool:

@@ -158,8 +158,8 @@ class GradiVeQ(FittedCodec[Subspace], SpelledCodec):
     def learn(
         self, state: Subspace, layout: Layout, mean: Tensor, seen: Seen, *, owing: bool
     ) -> Subspace:
-        """One step on in the cycle; a mean that is not finite teaches nothing."""
-        if not is_finite(mean):
+        """One step on in the cycle; a mean that is not finite, or was not sent, teaches nothing."""
+        if not is_finite(mean) or (state.basis is not None and not seen):
             return state
         if state.phase == "train":
             return self._gather(state, layout, mean)
