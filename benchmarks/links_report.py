@@ -10,14 +10,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from link_results import BASELINES, COMPUTE, Link, Row, links_of, megabytes, read, shortfalls
 from links_plot import draw
+from page_marks import Marks
 
-BEGIN, END = "<!-- links_report.py: begin -->", "<!-- links_report.py: end -->"
+MARKS = Marks("links_report.py")
 PLOT = "links.svg"
 MODELS = {"mlp": "The perceptron", "cnn": "The CNN"}
 
@@ -34,18 +34,10 @@ def main() -> None:
     if options.plot:
         options.plot.write_text(draw(rows))
     if options.page:
-        options.page.write_text(replaced(options.page.read_text(), markdown(rows)))
+        MARKS.put(markdown(rows), options.page)
         options.page.with_name(PLOT).write_text(draw(rows))
     if not options.plot and not options.page:
         print(markdown(rows))
-
-
-def replaced(page: str, section: str) -> str:
-    """`page` with `section` between its marks."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        sys.exit(f"The page must have the lines {BEGIN!r} and {END!r}, each once.")
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{section}\n\n{END}{rest.split(END)[1]}"
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -25,7 +25,7 @@ from gradwire.planner import paper, profile
 from gradwire.planner.work import raw
 from link_results import BASELINES, COMPUTE, HALF, PLAIN, POWERSGD, Link, Row, read, write
 from links import CODECS, prepare_links
-from plan_verdict import CLEAR, Checked, markdown, replaced, table, verdict
+from plan_verdict import CLEAR, MARKS, Checked, markdown, table, verdict
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
         sys.exit(f"There is nothing in {options.out}; run it without --report.")
     print(table(checked))
     if options.page:
-        options.page.write_text(replaced(options.page.read_text(), markdown(checked)))
+        MARKS.put(markdown(checked), options.page)
     print(f"\nload average {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores now\n")
     sys.exit(verdict(checked))
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from link_results import Link
+from page_marks import Marks
 
 MEDIAN, MOST, RIGHT = 0.07, 0.15, 0.95
 """The most that the median and the 90th percentile of errors may be, and the least share of rows
 whose "pays, or does not" is right, of those that differ from plain DDP by more than `CLEAR`."""
 CLEAR = 0.10
-BEGIN, END = "<!-- plan_check.py: begin -->", "<!-- plan_check.py: end -->"
+MARKS = Marks("plan_check.py")
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,3 @@ def _table(found: Sequence[Checked]) -> str:
         }
         lines.append(f"| {what} | {' | '.join(cells.get(link, '') for link in links)} |")
     return "\n".join(lines)
-
-
-def replaced(page: str, section: str) -> str:
-    """`page` with `section` between its marks."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise SystemExit(f"The page must have the lines {BEGIN!r} and {END!r}, each once.")
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{section}\n\n{END}{rest.split(END)[1]}"

@@ -12,6 +12,7 @@ import link_results as results
 import links_report
 from link_results import BASELINES, Link
 from links_plot import draw
+from links_report import MARKS
 
 FOLDER = Path(links_report.__file__).parent
 CODECS = ["none", "qsgd:bits=4", "<odd>"]
@@ -108,7 +109,7 @@ def test_loopback_alone_has_no_table_of_bytes():
 
 def test_a_page_is_changed_between_its_marks_and_drawn_beside(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{links_report.BEGIN}\nold\n{links_report.END}\nafter\n")
+    page.write_text(f"before\n{MARKS.begin}\nold\n{MARKS.end}\nafter\n")
     results.write(tmp_path / "links.json", measured())
     monkeypatch.setattr(
         sys, "argv", ["links_report.py", str(tmp_path / "links.json"), "--page", str(page)]
@@ -117,20 +118,20 @@ def test_a_page_is_changed_between_its_marks_and_drawn_beside(tmp_path, monkeypa
     once = page.read_text()
     links_report.main()
     assert page.read_text() == once
-    assert once.startswith(f"before\n{links_report.BEGIN}\n\n![Seconds a step")
-    assert once.endswith(f"|\n\n{links_report.END}\nafter\n")
+    assert once.startswith(f"before\n{MARKS.begin}\n\n![Seconds a step")
+    assert once.endswith(f"|\n\n{MARKS.end}\nafter\n")
     assert "old" not in once
     assert (tmp_path / links_report.PLOT).read_text() == draw(measured())
 
 
 def test_the_page_of_the_documentation_has_the_marks():
     page = (FOLDER.parent / "docs" / "performance.md").read_text()
-    assert "Seconds a step" in links_report.replaced(page, links_report.markdown(measured()))
+    assert "Seconds a step" in MARKS.replaced(page, links_report.markdown(measured()))
 
 
 def test_a_page_without_marks_is_refused():
     with pytest.raises(SystemExit, match="each once"):
-        links_report.replaced("no marks", "section")
+        MARKS.replaced("no marks", "section")
 
 
 def test_the_plot_has_a_bar_and_a_limit_for_every_row():

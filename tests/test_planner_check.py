@@ -4,7 +4,7 @@ import pytest
 
 import plan_check
 from link_results import Link, write
-from plan_verdict import BEGIN, END, Checked, markdown, percentile, replaced, table, verdict
+from plan_verdict import MARKS, Checked, markdown, percentile, table, verdict
 from test_links import measured
 
 LINK = Link("1gbit", 2, "mlp")
@@ -40,13 +40,13 @@ def test_the_table_has_a_line_for_every_row_and_says_what_is_wrong():
 
 
 def test_a_page_gets_the_table_between_its_marks():
-    text = replaced(f"before\n{BEGIN}\nold\n{END}\nafter\n", markdown([row(0.1)]))
+    text = MARKS.replaced(f"before\n{MARKS.begin}\nold\n{MARKS.end}\nafter\n", markdown([row(0.1)]))
     assert "old" not in text
     assert "| qsgd:bits=4 | 1.000, 1.100 (+10%) |" in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     with pytest.raises(SystemExit, match="each once"):
-        replaced("no marks", "")
+        MARKS.replaced("no marks", "")
 
 
 def test_a_percentile_is_one_of_the_values():
