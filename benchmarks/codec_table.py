@@ -6,7 +6,7 @@
 
 A link changes no bit of a training, so each is run once, over loopback, and says how many steps
 the target takes; a few steps on the link say how long a step is. GradiVeQ has steps of several
-kinds, so it is trained up to the target on the link itself.
+kinds, so it is trained to the end on the link itself. PyTorch's own hooks stand beside the codecs.
 
 `-t` and `-c` pick tasks and codecs. What was measured before stays in the file.
 """
@@ -31,12 +31,18 @@ CODECS = [
     "none", "lossless", "fp16", "bf16", "qsgd", "dqsg", "ndqsg", "eden", "global-qsgd", "gradiveq",
     "powersgd", "fft", "topk",
 ]  # fmt: skip
+PEERS = {
+    "pytorch:hook=fp16": "PyTorch's fp16 hook",
+    "pytorch:hook=powersgd": "PyTorch's PowerSGD, rank 4",
+}
+WAYS = [*CODECS, *PEERS]
 PHASED = ("gradiveq",)
 WORKERS, TIMED_STEPS = 4, 24
+PEER_SCRIPT = str(Path(__file__).with_name("peers.py"))
 MARKS = Marks("codec_table.py")
 
 Found = dict[str, Any]
-"""By task, then codec: `score`, `bytes` of a step, `step` that reached the target, `steps`, and
+"""By task, then way: `score`, `bytes` of a step, `step` that reached the target, `steps`, and
 by link `seconds` to the target."""
 
 
@@ -44,14 +50,13 @@ def main() -> None:
     options = parse_arguments()
     found: Found = json.loads(options.file.read_text()) if options.file.exists() else {}
     for task in options.task:
-        codecs = [codec for codec in CODECS if codec in options.codec]
-        rows = found.setdefault(task, {})
         if options.scores:
-            rows |= scores(task, codecs)
+            found[task] = found.get(task, {}) | scores(task, options.codec)
             save(options.file, found)
         for link in LINKS if options.times else ():
-            for codec, seconds in times(task, link, {c: rows[c] for c in codecs}).items():
-                rows[codec][link] = seconds
+            rows = {way: row for way, row in found[task].items() if way in options.codec}
+            for way, seconds in times(task, link, rows).items():
+                rows[way][link] = seconds
             save(options.file, found)
     section = "\n\n".join(table(task, rows) for task, rows in found.items())
     if options.page is None:
@@ -70,51 +75,61 @@ def parse_arguments() -> argparse.Namespace:
     add("--times", action="store_true", help="time steps on every link; needs scores")
     add("--page", metavar="FILE.md", type=Path, help="put the tables into this page")
     add("-t", "--task", action="append", choices=list(TARGETS), help="repeatable (default: all)")
-    add("-c", "--codec", action="append", choices=CODECS, help="repeatable (default: all)")
+    add("-c", "--codec", action="append", choices=WAYS, help="repeatable (default: all)")
     options = parser.parse_args()
-    options.task, options.codec = options.task or list(TARGETS), options.codec or CODECS
+    options.task, options.codec = options.task or list(TARGETS), options.codec or WAYS
     return options
 
 
-def scores(task: str, codecs: Sequence[str]) -> Found:
-    """How good each codec becomes, what it sends, and when it reaches the target."""
+def scores(task: str, ways: Sequence[str]) -> Found:
+    """How good each becomes, what it sends, and when it reaches the target."""
     return {
-        row["codec"]: {
+        way: {
             "score": row[SCORES[task]],
             "bytes": row["bytes_per_step"],
             "steps": row["steps"],
             "step": row["reached"] and row["reached"]["step"],
         }
-        for row in train(task, codecs, "--eval-every", "10")
+        for way, row in train(task, ways, "--eval-every", "10").items()
     }
 
 
 def times(task: str, link: str, rows: Found) -> dict[str, float | None]:
     """Seconds to the target on a link, None if it is never reached."""
-    arrived = [codec for codec, row in rows.items() if row["step"] is not None]
-    even = [codec for codec in arrived if codec not in PHASED]
+    steps = {way: row["step"] for way, row in rows.items() if row["step"] is not None}
+    even = [way for way in steps if way not in PHASED]
     found: dict[str, float | None] = dict.fromkeys(rows)
-    if even:
-        steps = "--steps", str(TIMED_STEPS), "--link", link
-        for row in train(task, even, *steps):
-            found[row["codec"]] = row["step_s"] * rows[row["codec"]]["step"]
-    for codec in set(arrived) - set(even):
-        (row,) = train(task, [codec], "--link", link)
-        found[codec] = row["reached"]["seconds"]
-    return found
+    timed = train(task, even, "--steps", str(TIMED_STEPS), "--link", link)
+    found |= {way: row["step_s"] * steps[way] for way, row in timed.items()}
+    phased = train(task, [way for way in steps if way in PHASED], "--link", link)
+    return found | {way: row["reached"]["seconds"] for way, row in phased.items()}
 
 
-def train(task: str, codecs: Sequence[str], *arguments: str) -> list[dict[str, Any]]:
-    """The rows of one `gradwire train`; it shows its progress itself."""
+def train(task: str, ways: Sequence[str], *arguments: str) -> dict[str, dict[str, Any]]:
+    """What `gradwire train` finds; it shows its progress itself."""
+    codecs = [way for way in ways if way not in PEERS]
+    peers = [way for way in ways if way in PEERS]
+    found = _run([sys.executable, "-m", "gradwire"], task, codecs, "codec", arguments)
+    if "--link" not in arguments:
+        arguments = (*arguments, "--link", "10gbit")
+    return found | _run([sys.executable, PEER_SCRIPT], task, peers, "algorithm", arguments)
+
+
+def _run(
+    command: list[str], task: str, ways: Sequence[str], kind: str, arguments: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    if not ways:
+        return {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.json"
-        command = [sys.executable, "-m", "gradwire", "train", "-t", task, "-w", str(WORKERS)]
-        command += ["--target", str(TARGETS[task]), "--json", str(file), *arguments]
-        for codec in codecs:
-            command += ["-c", codec]
+        command = [*command, "train", "-t", task, "-w", str(WORKERS), "--json", str(file)]
+        command += ["--target", str(TARGETS[task]), *arguments]
+        if kind == "algorithm":
+            command += ["--codec", "none"]
+        for way in ways:
+            command += [f"--{kind}", way]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        rows: list[dict[str, Any]] = json.loads(file.read_text())
-    return rows
+        return {row[kind]: row for row in json.loads(file.read_text())}
 
 
 def save(file: Path, found: Found) -> None:
@@ -128,9 +143,9 @@ def table(task: str, rows: Found) -> str:
     heads += [f"seconds, {link}" for link in LINKS.values()]
     base = rows["none"]["bytes"]
     lines = ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
-    for codec in [codec for codec in CODECS if codec in rows]:
-        row = rows[codec]
-        cells = [f"`{codec}`", written(task, row["score"]), f"{row['bytes']:,.0f}"]
+    for way in [way for way in WAYS if way in rows]:
+        row = rows[way]
+        cells = [PEERS.get(way, f"`{way}`"), written(task, row["score"]), f"{row['bytes']:,.0f}"]
         cells += [f"{row['bytes'] / base:.3f}", str(row["step"] or "never")]
         cells += [f"{row[link]:.1f}" if row.get(link) else "" for link in LINKS]
         lines.append("| " + " | ".join(cells) + " |")
