@@ -1,10 +1,11 @@
 """The codecs that `auto` chooses from. All are unbiased, so a change of plan leaves nothing owed.
 
 Dithered codes of fixed width are the fastest for each bit, entropy coded ones send least for each
-error. The steps of the latter follow from the budget: such a codec loses step^2 / 12 of a layer's
-energy, whatever the layer. (`bits_per_value` would find a step for each layer anew in every step,
-and takes three times as long to encode.) QSGD is there for layers with many zeros, which dither
-does not keep; Global-QSGD for links on which the processor is what counts.
+error, and EDEN lies between them. The steps of entropy coded ones follow from the budget: such a
+codec loses step^2 / 12 of a layer's energy, whatever the layer. (`bits_per_value` would find a step
+for each layer anew in every step, and takes longer to encode.) QSGD is there for layers with many
+zeros, which neither dither nor a rotation keeps; Global-QSGD for links on which the processor is
+what counts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _FIXED = {
     "dqsg:levels=7": 0.018,
     "qsgd:bits=4": 0.036,
     "global-qsgd:bits=4": 0.036,
+    "eden:bits=3": 0.036,
     "dqsg:levels=3": 0.1,
+    "eden": 0.133,
+    "eden:bits=1": 0.571,
     "dqsg:levels=1": 0.9,
 }
 """What they lose of Gaussian values. Real gradients have larger extremes, and lose more."""
