@@ -15,7 +15,7 @@ from torch import Tensor
 
 import gradwire as gw
 from gradwire.codecs.fft import DOMAINS
-from gradwire.kernels import cpu
+from gradwire.kernels.cpu.transforms import transform
 from gradwire.lab.tasks import TASKS
 
 NUMEL = 1 << 20
@@ -98,7 +98,7 @@ def pairs(data: dict[str, Tensor], keep: float = 0.15, width: int = 10) -> list[
     bitmap = keep - 0.5 / width
     for name, x in data.items():
         c = torch.empty(x.numel() // 256 * 256)
-        cpu.transform(x[: c.numel()], c, domain="fft", block=256)
+        transform(x[: c.numel()], c, domain="fft", block=256)
         energy = c.double().square().view(-1, 256)
         ends = energy[:, [0, -1]]
         bins = torch.cat((energy[:, 1:-1].unflatten(1, (-1, 2)).sum(2), ends), 1)

@@ -513,10 +513,7 @@ def add_levels(numel, dtype):
             yield call(bitmap, levels, codes, soiled(numel), block=block, bits=bits, weight=weight)
 
 
-# Transforms and bases.
-
-SPECTRA = list(itertools.product(("fft", "dct"), (8, 16, 32, 64, 256, 1024)))
-"""(domain, block)"""
+# Spectra and bases.
 
 
 def lengths(numel, block):
@@ -530,24 +527,6 @@ def signals(numel):
     bad = x.clone()
     bad[numel // 3 :: 700], bad[numel // 2 :: 900], zeros[::3] = torch.inf, torch.nan, -0.0
     return x, x.round(), zeros, x * 1e-38, x.clamp(-1, 1) * 3e38, bad
-
-
-@float32_only
-def transform(numel, dtype):
-    for domain, block in SPECTRA:
-        for size in lengths(numel, block):
-            for x in signals(size):
-                yield call(x, soiled(size), domain=domain, block=block)
-        yield call(x, x, domain=domain, block=block)
-
-
-@float32_only
-def transform_back(numel, dtype):
-    for domain, block in SPECTRA:
-        for size in lengths(numel, block):
-            for c, store in itertools.product(signals(size), STORES):
-                yield call(c, soiled(size), domain=domain, block=block, **store)
-        yield call(c, c, domain=domain, block=block, weight=0.5)
 
 
 FORMS = [

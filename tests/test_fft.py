@@ -20,6 +20,7 @@ from gradwire.codecs.gaps import bitmap_nbytes
 from gradwire.collectives.parts import Part, cut, whole
 from gradwire.collectives.relay import deal
 from gradwire.kernels import cpu, reference
+from gradwire.kernels.cpu.transforms import transform
 from gradwire.kernels.formats.layout import packed_nbytes
 from gradwire.kernels.formats.rangefloat import half_eps, is_base, num_positive
 from gradwire.kernels.formats.spectra import Form, Kept
@@ -97,7 +98,7 @@ def test_parseval_rejects_a_transform_that_is_not_a_rotation():
     x, ends = correlated(10_240), torch.full((256,), math.sqrt(2.0))
     ends[0] = ends[-1] = 1
     codec = gw.FFTSparse(drop=0.5, bits=None, block=256)
-    cpu.transform(x, c := torch.empty_like(x), domain="fft", block=256)
+    transform(x, c := torch.empty_like(x), domain="fft", block=256)
     time = gw.FFTSparse(drop=0.5, bits=None, block=256, domain="time")
     wrong = roundtrip(time, (c.view(-1, 256) / ends).view(-1)).view(-1, 256) * ends
     error = (wrong.view(-1) - c).double().square().sum() / c.double().square().sum()

@@ -22,7 +22,7 @@ from kernel_cases import BLOCKS, KEY, LENGTHS, TABLE
 
 BACKENDS = [reference, cpu]
 NAMES = [name for name in dir(kernels.Kernels) if not name.startswith("_")]
-SHARED = {"__init__", "pack", "tiles"}
+SHARED = {"__init__", "pack", "tiles", "transforms"}
 """Files of every backend that are no operation."""
 NUMBA = {
     "butterflies",

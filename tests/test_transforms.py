@@ -1,6 +1,7 @@
 """Transforms: the textbook's, rotations to the last float, and the same bits in every kernel."""
 
 import hashlib
+import itertools
 import math
 import os
 import subprocess
@@ -12,8 +13,10 @@ import pytest
 import scipy.fft
 import torch
 
-from gradwire.kernels import cpu, reference, twiddles
-from gradwire.kernels.reference import transforms as reference_transform
+from gradwire.kernels import twiddles
+from gradwire.kernels.cpu import transforms as cpu
+from gradwire.kernels.reference import transforms as reference
+from kernel_cases import STORES, signals, soiled
 
 DOMAINS = ("fft", "dct")
 SIZES = [2**i for i in range(17)]
@@ -80,9 +83,7 @@ def test_one_number_wrong_by_little_is_not_close(monkeypatch, name, row):
     right = twiddles.tables(64)
     wrong = getattr(right, name).copy()
     wrong[row, 0] += 2.0**-12 * (right.scale if name == "turns" else 1)
-    monkeypatch.setattr(
-        reference_transform, "tables", lambda size: right._replace(**{name: wrong})
-    )  # fmt: skip
+    monkeypatch.setattr(reference, "tables", lambda size: right._replace(**{name: wrong}))
     x, c = gaussian(640), torch.empty(640)
     reference.transform(x, c, domain="dct", block=64)
     assert relative(c, textbook("dct", x, 64)) > CLOSE
@@ -143,20 +144,38 @@ def test_transforms_work_in_place(backend):
         assert torch.equal(y, x)
 
 
-def test_memory_with_gaps_is_refused():
-    with pytest.raises(ValueError, match="contiguous memory, got strides"):
-        cpu.transform(gaussian(3000)[::3], torch.empty(1000), domain="fft", block=256)
+def turned(kernel, x, **how):
+    """The bits of what `kernel` makes of `x`."""
+    kernel(x, out := soiled(x.numel()), **how)
+    return out.view(torch.int32).tolist()
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("block", [8, 16, 32, 64, 256, 1024])
+def test_kernels_have_the_bits_of_the_reference(domain, block):
+    how = {"domain": domain, "block": block}
+    for x in itertools.chain.from_iterable(map(signals, (1, 513, 8 * block, 17 * block + 3))):
+        assert turned(cpu.transform, x, **how) == turned(reference.transform, x, **how)
+        for store in STORES:
+            got = turned(cpu.transform_back, x, **how, **store)
+            assert got == turned(reference.transform_back, x, **how, **store)
 
 
 AT_ONCE = """
 import sys, torch
 from concurrent.futures import ThreadPoolExecutor
 from gradwire.kernels import cpu
+from gradwire.codecs.gaps import bitmap_nbytes
+from gradwire.kernels.formats.spectra import Form, Kept
+
+FORM = Form(1024, 1024, None, 1)
 
 def turned(x):
-    out = torch.empty_like(x)
-    cpu.transform(x, out, domain=sys.argv[1], block=1024)
-    return out
+    n = x.numel()
+    sizes = FORM.scales_nbytes(n), bitmap_nbytes(n), FORM.codes_nbytes(n)
+    kept = Kept(*(torch.empty(size, dtype=torch.uint8) for size in sizes))
+    assert cpu.keep_spectra(x, [], kept, None, domain=sys.argv[1], form=FORM)
+    return kept.codes
 
 inputs = [torch.randn(50_000) for _ in range(4)]
 expected = [turned(x) for x in inputs]

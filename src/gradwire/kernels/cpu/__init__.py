@@ -39,7 +39,6 @@ from gradwire.kernels.cpu.spectra import add_spectra, keep_spectra
 from gradwire.kernels.cpu.subspace import combine, project
 from gradwire.kernels.cpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.cpu.topk import largest_of_blocks
-from gradwire.kernels.cpu.transforms import transform, transform_back
 
 if TYPE_CHECKING:
     from gradwire.kernels import Kernels, cpu
@@ -87,6 +86,4 @@ __all__ = [
     "quantize_rotated",
     "row_products",
     "settle_outer",
-    "transform",
-    "transform_back",
 ]

@@ -29,7 +29,6 @@ from gradwire.kernels.cpu.lanes import (
     split_fft,
     store_rows,
 )
-from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.twiddles import first_level, pieces, reversed_bits, tables
 
 _ROW = 4 * LANES
@@ -190,6 +189,7 @@ def _copy(values, edge, size, into):  # type: ignore[no-untyped-def]
 
 
 def transform(x: Tensor, out: Tensor, *, domain: str, block: int) -> None:
+    """Write the coefficients of the blocks of `x`, "fft" or "dct", to `out`, which may be `x`."""
     _run(x, out, domain, block, False, 1.0, False)
 
 
@@ -202,23 +202,16 @@ def transform_back(
     weight: float = 1.0,
     accumulate: bool = False,
 ) -> None:
+    """Write, or add, `weight` times the values with these `coefficients` to `out`."""
     _run(coefficients, out, domain, block, True, weight, accumulate)
 
 
 def _run(
     x: Tensor, out: Tensor, domain: str, block: int, back: bool, weight: float, accumulate: bool
 ) -> None:
-    if not (x.is_contiguous() and out.is_contiguous()):
-        raise ValueError(
-            f"transforms take contiguous memory, got strides {x.stride()} and {out.stride()}; pass "
-            "`x.contiguous()`."
-        )
+    """In one thread: these are the few blocks that no strip has room for."""
     values, results, factor = array(x), array(out), np.array([weight], np.float32)
     for first, last, size in pieces(x.numel(), block):
-        plan, source, target = plan_of(size, domain == "dct", back), values[first:], results[first:]
-
-        def run(start: int, stop: int, plan=plan, source=source, target=target) -> None:  # type: ignore[no-untyped-def]
-            room = np.empty((max(plan.size, LANES), LANES), np.float32)
-            turn(source[start:stop], target[start:stop], room, plan, factor, accumulate)
-
-        over_threads(last - first, size, run)
+        room = np.empty((max(size, LANES), LANES), np.float32)
+        plan = plan_of(size, domain == "dct", back)
+        turn(values[first:last], results[first:last], room, plan, factor, accumulate)

@@ -25,12 +25,11 @@ from gradwire.kernels.protocol.spectra import Spectra
 from gradwire.kernels.protocol.subspace import Subspace
 from gradwire.kernels.protocol.sums import Sums
 from gradwire.kernels.protocol.topk import TopK
-from gradwire.kernels.protocol.transforms import Transforms
 
 
 class Kernels(
     Philox, Scales, Quantize, Dithered, Nested, Exponential, Fields, Sums, Floats, Elias, Huffman,
-    Sparse, Spectra, TopK, Levels, Subspace, LowRank, Transforms, Rotated, Protocol,
+    Sparse, Spectra, TopK, Levels, Subspace, LowRank, Rotated, Protocol,
 ):  # fmt: skip
     """Every kernel; a backend is a module with these functions.
 

@@ -1,4 +1,15 @@
-"""The largest coefficients of every block; the format is in `formats/spectra.py`."""
+"""The largest coefficients of every block; the format is in `formats/spectra.py`.
+
+Transforms are orthonormal. With B values x in a block, a power of two, and
+F_k = sum_j x_j exp(-2 pi i j k / B):
+
+    fft    c = sqrt(2 / B) (F_0 / sqrt(2), Re F_1, Im F_1, Re F_2, ..., F_{B/2} / sqrt(2))
+    dct    c_k = s_k sum_j x_j cos(pi (2 j + 1) k / (2 B)), s_0 = 1 / sqrt(B), else sqrt(2 / B)
+    time   c = x
+
+What is left after the last whole block is cut into falling powers of two, each transformed alone.
+All NaN are one NaN. `reference/transforms.py` says in which order values are added and multiplied.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +22,7 @@ from gradwire.kernels.formats.spectra import Form, Kept
 
 
 class Spectra(Protocol):
-    """From values to what is kept of their coefficients, and back.
-
-    `domain` is "fft" or "dct", as in `transforms.py`, or "time": then values are coefficients.
-    """
+    """From values to what is kept of their coefficients in `domain`, and back."""
 
     def keep_spectra(
         self,

@@ -28,7 +28,6 @@ from gradwire.kernels.reference.spectra import add_spectra, keep_spectra
 from gradwire.kernels.reference.subspace import combine, project
 from gradwire.kernels.reference.sums import add_packed, dequantize_sum
 from gradwire.kernels.reference.topk import largest_of_blocks
-from gradwire.kernels.reference.transforms import transform, transform_back
 
 if TYPE_CHECKING:
     from gradwire.kernels import Kernels, reference
@@ -76,6 +75,4 @@ __all__ = [
     "quantize_rotated",
     "row_products",
     "settle_outer",
-    "transform",
-    "transform_back",
 ]

@@ -1,7 +1,7 @@
 """Orthonormal transforms of blocks in plain torch, in steps that define every bit.
 
 Sums, differences and products of float32, each rounded, in this order, for B values x of a block
-whose spectrum is F (`protocol/transforms.py`):
+whose spectrum is F (`protocol/spectra.py`):
 
 1. B / 2 complex numbers z_j = x_2j + i x_2j+1; for the dct, of x_0, x_2, ..., x_3, x_1 [1].
 2. Their transform Z, decimated in time: places in the order of reversed bits, plain butterflies of
@@ -26,6 +26,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def transform(x: Tensor, out: Tensor, *, domain: str, block: int) -> None:
+    """Write the coefficients of the blocks of `x`, "fft" or "dct", to `out`, which may be `x`."""
     for start, stop, size in pieces(x.numel(), block):
         rows = x[start:stop].view(-1, size)
         done = rows if size == 1 else _forward(rows, tables(size), domain == "dct")
@@ -41,6 +42,7 @@ def transform_back(
     weight: float = 1.0,
     accumulate: bool = False,
 ) -> None:
+    """Write, or add, `weight` times the values with these `coefficients` to `out`."""
     factor = torch.tensor(weight, dtype=torch.float32)
     for start, stop, size in pieces(coefficients.numel(), block):
         rows = coefficients[start:stop].view(-1, size)
