@@ -27,9 +27,13 @@ from gradwire.key import Key
 
 @jit
 def _code(value, inverse, finite, reach, dither, WIDTH: tl.constexpr):
-    """The sign and the exponent of a share of the scale, in units of the least magnitude."""
+    """The sign and the exponent of a share of the scale, in units of the least magnitude.
+
+    The value is multiplied before anything else is done to it, so that Triton 3.7 leaves it in its
+    thread: otherwise each thread computes the codes of a whole tile.
+    """
     most: tl.constexpr = (1 << (WIDTH - 1)) - 1
-    share = tl.where(finite, tl.minimum(tl.abs(value) * inverse, 1.0) * reach, 0.0)
+    share = tl.where(finite, tl.minimum(tl.abs(value * inverse), 1.0) * reach, 0.0)
     power = ((share.to(tl.int32, bitcast=True) + 64 + (dither << 7)) >> 23) - 127
     least = (nearest(tl.minimum(share, 1.0) * 65536.0) + dither) >> 16
     code = tl.where(share >= 1, most - power, most * least)
