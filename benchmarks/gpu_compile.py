@@ -19,93 +19,56 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from triton import knobs
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.runtime.jit import JITFunction, mangle_type
 
+from gpu_launches import TARGETS, Launch, Variant, caught, compiled, variant_of
 from gradwire.kernels import gpu
-from gradwire.kernels.gpu.compiler import EXACT, THREADS
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from kernel_cases import TABLE
 
-TARGETS = {
-    "sm_80": GPUTarget("cuda", 80, 32),
-    "sm_90": GPUTarget("cuda", 90, 32),
-    "sm_100": GPUTarget("cuda", 100, 32),
-    "gfx942": GPUTarget("hip", "gfx942", 64),
-    "gfx950": GPUTarget("hip", "gfx950", 64),
-    "gfx1100": GPUTarget("hip", "gfx1100", 32),
-}
 USUAL = {
     "WIDTH": 4, "SPAN": 512, "TILES": 1, "L2": False, "ADD": False, "PLANES": False,
     "DITHER": False, "BITS": 10, "NARROW": 0, "ALIGNED": True,
 }  # fmt: skip
-FREE = {"RATIO", "TOTAL_WIDTH"}
-"""Constants that follow from others."""
+"""What follows from another constant is not listed."""
 SUM_WIDTH = 6
 """The usual width of a sum of codes."""
 NUMEL = 5003
 
 
-class Variant(NamedTuple):
-    """A kernel with the types of its arguments and its constants."""
-
-    name: str
-    function: Any
-    types: tuple[tuple[str, str], ...]
-    constants: tuple[tuple[str, Any], ...]
-
-    def distance(self) -> int:
-        """How much is unusual about it."""
-        usual = USUAL | ({"WIDTH": SUM_WIDTH} if self.name.endswith(("_fields", "_sum")) else {})
-        odd = sum(usual[name] != value for name, value in self.constants if name not in FREE)
-        return odd + any(kind in ("*fp16", "*bf16") for _, kind in self.types)
+def distance(variant: Variant) -> int:
+    """How much is unusual about it."""
+    usual = USUAL | ({"WIDTH": SUM_WIDTH} if variant.name.endswith(("_fields", "_sum")) else {})
+    odd = sum(usual.get(name, value) != value for name, value in variant.constants)
+    return odd + any(kind in ("*fp16", "*bf16") for _, kind in variant.types)
 
 
 @lru_cache
-def variants(name: str) -> list[Variant]:
-    """Those that the calls of a kernel lead to, and that its own launches do."""
-    found: dict[Variant, None] = {}
-
-    def note(function: Any, *args: Any, grid: Any, warmup: bool, **rest: Any) -> None:
-        given = dict(zip(function.arg_names, args, strict=False)) | rest
-        constants = {p.name: given[p.name] for p in function.params if p.is_constexpr}
-        types = {key: "constexpr" if key in constants else mangle_type(given[key])
-                 for key in function.arg_names}  # fmt: skip
-        label = function.fn.__name__.removeprefix("_")
-        found[Variant(label, function, tuple(types.items()), tuple(constants.items()))] = None
-
-    run, JITFunction.run = JITFunction.run, note
-    try:
+def launches(name: str) -> list[Launch]:
+    """Those that the calls of a kernel lead to, and its own."""
+    found: list[Launch] = []
+    with caught(found.append):
         for dtype in TABLE[name].dtypes:
             for call in TABLE[name].calls(NUMEL, dtype):
                 getattr(gpu, name)(*call.args, **call.how)
         if name == "block_scales":  # a block of more tiles than one launch folds
             for norm in ("max", "l2"):
                 gpu.block_scales(torch.empty(1 << 20), torch.empty(1), block=None, norm=norm)
-    finally:
-        JITFunction.run = run
-    return list(found)
+    return found
+
+
+@lru_cache
+def variants(name: str, target: str = "sm_80") -> list[Variant]:
+    """What is compiled for them."""
+    return list(dict.fromkeys(variant_of(launch, TARGETS[target]) for launch in launches(name)))
 
 
 def near(kernel_variants: list[Variant], odd: int) -> list[Variant]:
     """Those with so many more odd constants than the most usual one of each launch."""
-    least = {v.name: min(w.distance() for w in kernel_variants if w.name == v.name)
+    least = {v.name: min(distance(w) for w in kernel_variants if w.name == v.name)
              for v in kernel_variants}  # fmt: skip
-    return [v for v in kernel_variants if v.distance() <= least[v.name] + odd]
-
-
-def compiled(variant: Variant, target: GPUTarget, **options: Any) -> Any:
-    """What Triton makes of it; memory is aligned to 16 bytes, as torch allocates it."""
-    types = dict(variant.types)
-    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(types.values())
-               if kind.startswith("*")}  # fmt: skip
-    source = ASTSource(variant.function, types, dict(variant.constants), aligned)
-    options = {"num_warps": THREADS // target.warp_size, **EXACT, **options}
-    return triton.compile(source, target=target, options=options)
+    return [v for v in kernel_variants if distance(v) <= least[v.name] + odd]
 
 
 class Facts(NamedTuple):
@@ -185,7 +148,7 @@ def main() -> None:
     for name in sorted(options.kernels, key=lambda name: name != "block_scales"):  # all launch it
         for target in options.targets:
             found: dict[str, list[Facts]] = defaultdict(list)
-            for variant in near(variants(name), options.odd):
+            for variant in near(variants(name, target), options.odd):
                 if (target, variant) not in done:
                     found[variant.name].append(facts(compiled(variant, TARGETS[target])))
                     done.add((target, variant))

@@ -79,7 +79,10 @@ class Watch:
     def check(self, pointers, mask, counter):
         size = max(pointers.get_element_ty().primitive_bitwidth // 8, 1)
         touched = np.broadcast_to(pointers.data, np.broadcast(pointers.data, mask).shape)
-        touched = touched[np.broadcast_to(mask, touched.shape)].astype(np.uint64)
+        self.touch(touched[np.broadcast_to(mask, touched.shape)].astype(np.uint64), size, counter)
+
+    def touch(self, touched, size, counter):
+        """Check, and count, accesses of `size` bytes at addresses."""
         span = np.searchsorted(self.starts, touched, side="right").astype(np.int64) - 1
         bad = (span < 0) | (touched + np.uint64(size) > self.stops[span])
         if bad.any():

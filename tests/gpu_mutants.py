@@ -29,8 +29,8 @@ def stores_without_a_mask(out, values, stride, left, s: tl.constexpr):
 
 
 @jit
-def a_scale_too_far(scales, tiles, stride, left, s: tl.constexpr, SPAN: tl.constexpr):
-    return tl.load(scales + (tl.program_id(0) * ROWS + rows()) // tiles + 1)
+def a_scale_too_far(scales, tiles, row, left):
+    return tl.load(scales + (tl.program_id(0) * ROWS + row) // tiles + 1)
 
 
 @jit
@@ -76,16 +76,10 @@ def is_rounded_to_nearest(function=nearest):
 
 
 MUTANTS = {
-    "a value too many": ("quantize", "ragged", left_one_too_many, "quantize", "OutsideError"),
-    "no ragged group": (
-        "dithered",
-        "is_whole",
-        all_is_whole,
-        "dequantize_dithered",
-        "OutsideError",
-    ),
+    "a value too many": ("tiles", "ragged", left_one_too_many, "quantize", "OutsideError"),
+    "no ragged group": ("tiles", "is_whole", all_is_whole, "dequantize_dithered", "OutsideError"),
     "no mask": ("tiles", "store_eighth", stores_without_a_mask, "dequantize", "OutsideError"),
-    "another scale": ("blocks", "given_scales", a_scale_too_far, "exp_dequantize", "OutsideError"),
+    "another scale": ("blocks", "tile_scales", a_scale_too_far, "exp_dequantize", "OutsideError"),
     "another group": ("exponential", "skip", skips_to_the_next_group, "exp_reduce", "OutsideError"),
     "not clipped": ("dithered", "fixed_point", does_not_clip, "quantize_dithered", "other bits"),
     "an eighth": ("blocks", "tree_of_tensors", looks_at_one_eighth, "block_scales", "other bits"),

@@ -42,23 +42,23 @@ def framed_args(values, frames):
         if type(values) in (tuple, list) else values  # fmt: skip
 
 
-def outcome(kernel, case):
+def outcome(kernel, case, watched=Watch.entered):
     """The bytes of all that a call was given and has made of it; it touches nothing else."""
     frames = []
     args = framed_args(case.args, frames)
-    with Watch([frame.tensor for frame in frames]).entered():
+    with watched(Watch([frame.tensor for frame in frames])):
         said = kernel(*args, **case.how)
     assert all(frame.is_whole() for frame in frames), "a canary is dead"
     return [x.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
             for x in tensors((args, said))]  # fmt: skip
 
 
-def complaint(name, case):
-    """What is wrong with one call; None if nothing is."""
+def complaint(name, case, watched=Watch.entered):
+    """What is wrong with one call of a kernel that is run so; None if nothing is."""
     expected = outcome(getattr(reference, name), case)
     try:
-        got = outcome(getattr(gpu, name), case)
-    except Exception as error:  # the interpreter wraps those of the checker
+        got = outcome(getattr(gpu, name), case, watched)
+    except Exception as error:  # what runs it wraps those of the checker
         return repr(error)
     return None if got == expected else "other bits than the reference"
 

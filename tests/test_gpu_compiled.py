@@ -10,12 +10,13 @@ import pytest
 pytest.importorskip("triton", reason="the GPU kernels need Triton: pip install gradwire[gpu]")
 
 import gpu_compile
-from gpu_compile import TARGETS, THREADS, compiled, facts, sass, variants
+from gpu_compile import distance, facts, sass, variants
+from gpu_launches import TARGETS, THREADS, compiled
 
 
-def usual(name):
+def usual(name, target="sm_80"):
     """The most usual variant of a kernel."""
-    return min((v for v in variants(name) if v.name == name), key=lambda v: v.distance())
+    return min((v for v in variants(name, target) if v.name == name), key=distance)
 
 
 @pytest.fixture(scope="module", params=["sm_80", "gfx1100"])
@@ -29,7 +30,7 @@ def target(request, tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["quantize", "dequantize_mean", "mean_floats"])
 def test_nothing_spills_and_floats_travel_by_128_bits(target, name):
-    found = facts(compiled(usual(name), TARGETS[target]))
+    found = facts(compiled(usual(name, target), TARGETS[target]))
     assert found.spills == 0
     at_once = 2 if name == "mean_floats" else 3  # programs on a multiprocessor; float64 takes room
     assert at_once * THREADS * found.registers <= 65_536

@@ -110,33 +110,43 @@ def store_scales(scales, values, left, SPAN: tl.constexpr, TILES: tl.constexpr):
 
 
 @jit
-def given_scales(scales, tiles, stride, left, s: tl.constexpr, SPAN: tl.constexpr):
-    """The scales of eighth `s`: (ROWS, blocks), or (ROWS, 64) in a ragged group."""
-    if SPAN == TILE:
-        at = (tl.program_id(0) * ROWS + rows()) // tiles
-        inside = rows() * TILE < (GROUP if left is None else left)
-    elif left is None:
-        across: tl.constexpr = max(EIGHTH // SPAN, 1)
-        at = (rows() * TILE + s * EIGHTH) // SPAN + tl.arange(0, across)[None, :]
-        inside = at >= 0
-    else:
-        at = (rows() * TILE + s * stride + lanes()) // SPAN
-        inside = lanes() < stride
-    if SPAN < TILE:
-        scales = skip(scales, GROUP // SPAN)
+def tile_scales(scales, tiles, row, left):
+    """The scales of tiles of the group; so many tiles share one."""
+    at = (tl.program_id(0) * ROWS + row) // tiles
+    inside = row * TILE < (GROUP if left is None else left)
     return tl.load(scales + at, mask=inside, other=1.0)
 
 
 @jit
+def block_scales_at(scales, at, inside, SPAN: tl.constexpr):
+    """The scales of the blocks, of less than a tile, that places of a group are in."""
+    return tl.load(skip(scales, GROUP // SPAN) + at // SPAN, mask=inside, other=1.0)
+
+
+@jit
+def given_scales(scales, stride, left, s: tl.constexpr, SPAN: tl.constexpr):
+    """The scales of eighth `s`: (ROWS, blocks), or (ROWS, 64) in a ragged group."""
+    if left is None:
+        across: tl.constexpr = max(EIGHTH // SPAN, 1)
+        at = rows() * TILE + s * EIGHTH + tl.arange(0, across)[None, :] * SPAN
+        inside = at >= 0
+    else:
+        at = rows() * TILE + s * stride + lanes()
+        inside = lanes() < stride
+    return block_scales_at(scales, at, inside, SPAN)
+
+
+@jit
 def all_given_scales(scales, tiles, stride, left, SPAN: tl.constexpr):
-    """`given_scales` of all eighths; where a block is a tile or more, they are loaded once."""
-    first = given_scales(scales, tiles, stride, left, 0, SPAN)
-    values = (first,)
-    for s in tl.static_range(1, 8):
-        if SPAN == TILE:
+    """Those of all eighths; where a block is a tile or more, they are loaded once."""
+    values = ()
+    if SPAN == TILE:
+        first = tile_scales(scales, tiles, rows(), left)
+        for _ in tl.static_range(8):
             values += (first,)
-        else:
-            values += (given_scales(scales, tiles, stride, left, s, SPAN),)
+    else:
+        for s in tl.static_range(8):
+            values += (given_scales(scales, stride, left, s, SPAN),)
     return values
 
 
@@ -165,12 +175,17 @@ def scales_of(
 
 @jit
 def stochastic_codes(x, scales, top, dithers, shift):
-    """Eighths of codes; `top` is levels << 16, and exact in float32."""
-    codes, limit = (), top.to(tl.float32)
+    """Eighths of codes."""
+    codes = ()
     for s in tl.static_range(8):
-        factor = spread(tl.div_rn(limit + tl.zeros_like(scales[s]), scales[s]))
-        finite = spread(scales[s] == scales[s])
-        dither = (dithers[s] + shift) & 0xFFFF
-        code = (fixed_point(x[s] * factor, limit) + top + dither) >> 16
-        codes += (tl.where(finite, code, 0),)
+        codes += (stochastic_code(x[s], scales[s], top, dithers[s], shift),)
     return codes
+
+
+@jit
+def stochastic_code(x, scale, top, dither, shift):
+    """Values to levels of a scale, rounded at random; `top` is levels << 16, exact in float32."""
+    limit = top.to(tl.float32)
+    factor = spread(tl.div_rn(limit + tl.zeros_like(scale), scale))
+    code = (fixed_point(x * factor, limit) + top + ((dither + shift) & 0xFFFF)) >> 16
+    return tl.where(spread(scale == scale), code, 0)

@@ -10,16 +10,14 @@ from gradwire.kernels.gpu.blocks import all_given_scales, spread
 from gradwire.kernels.gpu.compiler import jit, kernel, launch, single, stream
 from gradwire.kernels.gpu.pack import load_packed, store_packed
 from gradwire.kernels.gpu.tiles import (
-    EIGHTH,
     GROUP,
     block_of,
+    by_groups,
     fixed_point,
     half_words,
-    is_whole,
     load_eighths,
     num_groups,
     put_eighth,
-    ragged,
     skip,
 )
 from gradwire.key import Key
@@ -46,7 +44,7 @@ def dithered_levels(
 
 @jit
 def _quantize_group(
-    x, units, codes, stride, left, zero, tiles, counter, c1, c2, c3, k0, k1,
+    stride, left, x, units, codes, zero, tiles, counter, c1, c2, c3, k0, k1,
     SPAN: tl.constexpr,
 ):  # fmt: skip
     levels = dithered_levels(
@@ -63,17 +61,9 @@ def _quantize_dithered(
     x, units, codes, numel, zero, tiles, counter, c1, c2, c3, k0, k1,
     SPAN: tl.constexpr,
 ):  # fmt: skip
-    if is_whole(numel):
-        _quantize_group(
-            x, units, codes, EIGHTH, None, zero, tiles, counter, c1, c2, c3, k0, k1,
-            SPAN,
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        _quantize_group(
-            x, units, codes, stride, left, zero, tiles, counter, c1, c2, c3, k0, k1,
-            SPAN,
-        )  # fmt: skip
+    by_groups(_quantize_group, numel, (
+        x, units, codes, zero, tiles, counter, c1, c2, c3, k0, k1, SPAN,
+    ))  # fmt: skip
 
 
 def quantize_dithered(
@@ -94,7 +84,7 @@ def quantize_dithered(
 
 @jit
 def _dequantize_group(
-    units, codes, out, stride, left, zero, ratio, tiles, counter, c1, c2, c3, k0, k1,
+    stride, left, units, codes, out, zero, ratio, tiles, counter, c1, c2, c3, k0, k1,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     code = load_packed(skip(codes, GROUP // 8 * WIDTH), stride, left, WIDTH)
@@ -111,17 +101,9 @@ def _dequantize_dithered(
     units, codes, out, numel, zero, ratio, tiles, counter, c1, c2, c3, k0, k1,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    if is_whole(numel):
-        _dequantize_group(
-            units, codes, out, EIGHTH, None, zero, ratio, tiles, counter, c1, c2, c3, k0,
-            k1, WIDTH, SPAN, ADD,
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        _dequantize_group(
-            units, codes, out, stride, left, zero, ratio, tiles, counter, c1, c2, c3, k0,
-            k1, WIDTH, SPAN, ADD,
-        )  # fmt: skip
+    by_groups(_dequantize_group, numel, (
+        units, codes, out, zero, ratio, tiles, counter, c1, c2, c3, k0, k1, WIDTH, SPAN, ADD,
+    ))  # fmt: skip
 
 
 def dequantize_dithered(

@@ -12,16 +12,14 @@ from gradwire.kernels.gpu.compiler import jit, kernel, launch, single, stream
 from gradwire.kernels.gpu.pack import load_packed, store_packed
 from gradwire.kernels.gpu.scales import tiles_to_measure
 from gradwire.kernels.gpu.tiles import (
-    EIGHTH,
     GROUP,
     block_of,
+    by_groups,
     half_words,
-    is_whole,
     load_eighths,
     nearest,
     num_groups,
     put_eighth,
-    ragged,
     skip,
 )
 from gradwire.key import Key
@@ -29,9 +27,13 @@ from gradwire.key import Key
 
 @jit
 def _code(value, inverse, finite, reach, dither, WIDTH: tl.constexpr):
-    """The sign and the exponent of a share of the scale, in units of the least magnitude."""
+    """The sign and the exponent of a share of the scale, in units of the least magnitude.
+
+    The value is multiplied before anything else is done to it, so that Triton 3.7 leaves it in its
+    thread: otherwise each thread computes the codes of a whole tile.
+    """
     most: tl.constexpr = (1 << (WIDTH - 1)) - 1
-    share = tl.where(finite, tl.minimum(tl.abs(value) * inverse, 1.0) * reach, 0.0)
+    share = tl.where(finite, tl.minimum(tl.abs(value * inverse), 1.0) * reach, 0.0)
     power = ((share.to(tl.int32, bitcast=True) + 64 + (dither << 7)) >> 23) - 127
     least = (nearest(tl.minimum(share, 1.0) * 65536.0) + dither) >> 16
     code = tl.where(share >= 1, most - power, most * least)
@@ -41,7 +43,7 @@ def _code(value, inverse, finite, reach, dither, WIDTH: tl.constexpr):
 
 @jit
 def _quantize_group(
-    x, scales, codes, stride, left, reach, tiles, counter, c1, c2, c3, k0, k1,
+    stride, left, x, scales, codes, reach, tiles, counter, c1, c2, c3, k0, k1,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
     values = load_eighths(skip(x, GROUP), stride, left)
@@ -60,17 +62,9 @@ def _exp_quantize(
     x, scales, codes, numel, reach, tiles, counter, c1, c2, c3, k0, k1,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
-    if is_whole(numel):
-        _quantize_group(
-            x, scales, codes, EIGHTH, None, reach, tiles, counter, c1, c2, c3, k0, k1,
-            WIDTH, SPAN, TILES, L2,
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        _quantize_group(
-            x, scales, codes, stride, left, reach, tiles, counter, c1, c2, c3, k0, k1,
-            WIDTH, SPAN, TILES, L2,
-        )  # fmt: skip
+    by_groups(_quantize_group, numel, (
+        x, scales, codes, reach, tiles, counter, c1, c2, c3, k0, k1, WIDTH, SPAN, TILES, L2,
+    ))  # fmt: skip
 
 
 def exp_quantize(
@@ -95,7 +89,7 @@ def exp_quantize(
 
 @jit
 def _dequantize_group(
-    scales, codes, out, stride, left, headroom, ratio, tiles,
+    stride, left, scales, codes, out, headroom, ratio, tiles,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     most: tl.constexpr = (1 << (WIDTH - 1)) - 1
@@ -113,15 +107,9 @@ def _exp_dequantize(
     scales, codes, out, numel, headroom, ratio, tiles,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    if is_whole(numel):
-        _dequantize_group(
-            scales, codes, out, EIGHTH, None, headroom, ratio, tiles, WIDTH, SPAN, ADD
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        _dequantize_group(
-            scales, codes, out, stride, left, headroom, ratio, tiles, WIDTH, SPAN, ADD
-        )  # fmt: skip
+    by_groups(_dequantize_group, numel, (
+        scales, codes, out, headroom, ratio, tiles, WIDTH, SPAN, ADD,
+    ))  # fmt: skip
 
 
 def exp_dequantize(
@@ -157,7 +145,7 @@ def _sum(a, b, dither, WIDTH: tl.constexpr):
 
 
 @jit
-def _reduce_group(into, term, stride, left, counter, c1, c2, c3, k0, k1, WIDTH: tl.constexpr):
+def _reduce_group(stride, left, into, term, counter, c1, c2, c3, k0, k1, WIDTH: tl.constexpr):
     a = load_packed(skip(into, GROUP // 8 * WIDTH), stride, left, WIDTH)
     b = load_packed(skip(term, GROUP // 8 * WIDTH), stride, left, WIDTH)
     dithers = half_words(counter, stride, left, c1, c2, c3, k0, k1)
@@ -169,11 +157,7 @@ def _reduce_group(into, term, stride, left, counter, c1, c2, c3, k0, k1, WIDTH: 
 
 @kernel
 def _exp_reduce(into, term, numel, counter, c1, c2, c3, k0, k1, WIDTH: tl.constexpr):
-    if is_whole(numel):
-        _reduce_group(into, term, EIGHTH, None, counter, c1, c2, c3, k0, k1, WIDTH)
-    else:
-        stride, left = ragged(numel)
-        _reduce_group(into, term, stride, left, counter, c1, c2, c3, k0, k1, WIDTH)
+    by_groups(_reduce_group, numel, (into, term, counter, c1, c2, c3, k0, k1, WIDTH))
 
 
 def exp_reduce(into: Tensor, term: Tensor, *, width: int, key: Key, offset: int = 0) -> None:

@@ -9,56 +9,70 @@ from torch import Tensor
 
 from gradwire.kernels.formats import layout
 from gradwire.kernels.formats.fields import Dither
-from gradwire.kernels.gpu.blocks import all_given_scales, scales_of, spread, stochastic_codes
-from gradwire.kernels.gpu.compiler import jit, kernel, launch, single, stream
-from gradwire.kernels.gpu.pack import load_fields, store_fields, words_of
-from gradwire.kernels.gpu.scales import tiles_to_measure
+from gradwire.kernels.gpu.blocks import (
+    all_given_scales,
+    block_scales_at,
+    spread,
+    stochastic_code,
+    tile_scales,
+)
+from gradwire.kernels.gpu.compiler import jit, kernel, launch, single, static, stream
+from gradwire.kernels.gpu.pack import load_fields, padded, per_word, words_of
+from gradwire.kernels.gpu.scales import block_scales
 from gradwire.kernels.gpu.tiles import (
-    EIGHTH,
     GROUP,
     ROWS,
+    TILE,
     block_of,
+    by_groups,
+    half_word,
     half_words,
-    is_whole,
-    load_eighths,
     num_groups,
     put_eighth,
-    ragged,
     skip,
+    stride_of,
+    values_left,
 )
 from gradwire.key import Key
 
 _TINY = tl.constexpr(layout.MIN_SCALE)
 
 
-@jit
-def _quantize_group(
-    x, scales, words, stride, left, top, tiles, counter, shift, c1, c2, c3, k0, k1,
-    WIDTH: tl.constexpr, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr,
-):  # fmt: skip
-    values = load_eighths(skip(x, GROUP), stride, left)
-    scale = scales_of(values, scales, tiles, stride, left, SPAN, TILES, L2)
-    dithers = half_words(counter, stride, left, c1, c2, c3, k0, k1)
-    codes = stochastic_codes(values, scale, top, dithers, shift)
-    store_fields(skip(words, ROWS * words_of(WIDTH)), codes, stride, left, WIDTH)
+@static
+def _at_once(width: int) -> int:
+    """The tiles of which threads have up to four words each."""
+    return min(8, 512 // padded(words_of(width)))
 
 
 @kernel
 def _quantize_fields(
     x, scales, words, numel, top, tiles, counter, shift, c1, c2, c3, k0, k1,
-    WIDTH: tl.constexpr, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr,
+    WIDTH: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    if is_whole(numel):
-        _quantize_group(
-            x, scales, words, EIGHTH, None, top, tiles, counter, shift, c1, c2, c3, k0, k1,
-            WIDTH, SPAN, TILES, L2,
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        _quantize_group(
-            x, scales, words, stride, left, top, tiles, counter, shift, c1, c2, c3, k0, k1,
-            WIDTH, SPAN, TILES, L2,
-        )  # fmt: skip
+    """Threads have whole words: field q of word k is value q W + k of its tile.
+
+    So no code changes threads, but every value takes an output of Philox for itself.
+    """
+    left = values_left(numel)
+    k = tl.arange(0, padded(words_of(WIDTH)))[None, :]
+    for part in range(ROWS // _at_once(WIDTH)):
+        row = part * _at_once(WIDTH) + tl.arange(0, _at_once(WIDTH))[:, None]
+        stride = stride_of(row, left)
+        count = (8 * stride + per_word(WIDTH) - 1) // per_word(WIDTH)
+        word = k * tl.zeros_like(row)
+        for q in range(per_word(WIDTH)):
+            value = q * count + k  # where k is too large, it is one of another word
+            inside, at = value < 8 * stride, row * TILE + value
+            values = tl.load(skip(x, GROUP) + at, mask=inside & (at < left), other=0.0)
+            if SPAN == TILE:
+                scale = tile_scales(scales, tiles, row, left)
+            else:
+                scale = block_scales_at(scales, at, inside, SPAN)
+            dither = half_word(counter, row, value, stride, c1, c2, c3, k0, k1)
+            code = stochastic_code(values.to(tl.float32), scale, top, dither, shift)
+            word |= tl.where(inside, code, 0) << (q * WIDTH)
+        start = skip(words, ROWS * words_of(WIDTH)) + row * words_of(WIDTH)
+        tl.store(start + k, word, mask=k < count)
 
 
 def quantize_fields(
@@ -74,19 +88,22 @@ def quantize_fields(
     offset: int = 0,
     shift: int = 0,
 ) -> None:
+    if norm is not None:
+        block_scales(x, scales, block=block, norm=norm)
     launch(
         _quantize_fields, num_groups(x.numel()), x, scales, words, x.numel(), levels << 16,
-        shift=shift, **stream(key, offset), WIDTH=width, L2=norm == "l2",
-        TILES=tiles_to_measure(x, scales, block, norm), **block_of(block),
+        shift=shift, **stream(key, offset), WIDTH=width, **block_of(block),
     )  # fmt: skip
 
 
 @jit
 def put_levels(
-    levels, scales, out, stride, left, zero, ratio, tiles, times, shift, centre, counter,
-    c1, c2, c3, k0, k1, SPAN: tl.constexpr, ADD: tl.constexpr, DITHER: tl.constexpr,
+    stride, left, load: tl.constexpr, codes, scales, out, zero, ratio, tiles, times, shift, centre,
+    counter, c1, c2, c3, k0, k1,
+    WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr, DITHER: tl.constexpr,
 ):  # fmt: skip
     """Write, or add, ratio * scale * (level - zero), moved by the dither if there is one."""
+    levels = load(codes, stride, left, WIDTH)
     scale = all_given_scales(scales, tiles, stride, left, SPAN)
     if DITHER:
         dithers = half_words(counter, stride, left, c1, c2, c3, k0, k1)
@@ -105,18 +122,10 @@ def _dequantize_fields(
     c1, c2, c3, k0, k1,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr, DITHER: tl.constexpr,
 ):  # fmt: skip
-    start = skip(words, ROWS * words_of(WIDTH))
-    if is_whole(numel):
-        put_levels(
-            load_fields(start, EIGHTH, None, WIDTH), scales, out, EIGHTH, None, zero, ratio,
-            tiles, times, shift, centre, counter, c1, c2, c3, k0, k1, SPAN, ADD, DITHER,
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        put_levels(
-            load_fields(start, stride, left, WIDTH), scales, out, stride, left, zero, ratio,
-            tiles, times, shift, centre, counter, c1, c2, c3, k0, k1, SPAN, ADD, DITHER,
-        )  # fmt: skip
+    by_groups(put_levels, numel, (
+        load_fields, words, scales, out, zero, ratio, tiles, times, shift, centre,
+        counter, c1, c2, c3, k0, k1, WIDTH, SPAN, ADD, DITHER,
+    ))  # fmt: skip
 
 
 def dequantize_fields(

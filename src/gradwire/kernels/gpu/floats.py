@@ -8,14 +8,12 @@ from torch import Tensor
 
 from gradwire.kernels.gpu.compiler import jit, kernel, launch, stream
 from gradwire.kernels.gpu.tiles import (
-    EIGHTH,
     GROUP,
+    by_groups,
     half_words,
-    is_whole,
     load_eighth,
     nearest,
     num_groups,
-    ragged,
     skip,
     store_eighth,
     sums_of,
@@ -56,7 +54,7 @@ def _to_float16(value, dither):
 
 @jit
 def _mean_group(
-    x, out, stride, left, count, apart, counter, c1, c2, c3, k0, k1, NARROW: tl.constexpr
+    stride, left, x, out, count, apart, counter, c1, c2, c3, k0, k1, NARROW: tl.constexpr
 ):  # fmt: skip
     start = skip(x, GROUP)
     total = _load_wide(start, stride, left)
@@ -78,11 +76,7 @@ def _mean_group(
 def _mean_floats(
     x, out, numel, count, apart, counter, c1, c2, c3, k0, k1, NARROW: tl.constexpr
 ):  # fmt: skip
-    if is_whole(numel):
-        _mean_group(x, out, EIGHTH, None, count, apart, counter, c1, c2, c3, k0, k1, NARROW)
-    else:
-        stride, left = ragged(numel)
-        _mean_group(x, out, stride, left, count, apart, counter, c1, c2, c3, k0, k1, NARROW)
+    by_groups(_mean_group, numel, (x, out, count, apart, counter, c1, c2, c3, k0, k1, NARROW))
 
 
 def mean_floats(rows: Tensor, out: Tensor, *, key: Key, offset: int = 0) -> None:

@@ -10,14 +10,12 @@ from gradwire.kernels.gpu.compiler import jit, kernel, launch, single, stream
 from gradwire.kernels.gpu.dithered import dithered_levels
 from gradwire.kernels.gpu.pack import load_packed, store_packed
 from gradwire.kernels.gpu.tiles import (
-    EIGHTH,
     GROUP,
     block_of,
+    by_groups,
     half_words,
-    is_whole,
     load_eighth,
     num_groups,
-    ragged,
     skip,
     store_eighth,
 )
@@ -28,7 +26,7 @@ _WHOLE = tl.constexpr(8388608.0)
 
 @jit
 def _quantize_group(
-    x, units, codes, stride, left, tiles, counter, c1, c2, c3, k0, k1,
+    stride, left, x, units, codes, tiles, counter, c1, c2, c3, k0, k1,
     RATIO: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     levels = dithered_levels(
@@ -45,15 +43,9 @@ def _quantize_nested(
     x, units, codes, numel, tiles, counter, c1, c2, c3, k0, k1,
     RATIO: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    if is_whole(numel):
-        _quantize_group(
-            x, units, codes, EIGHTH, None, tiles, counter, c1, c2, c3, k0, k1, RATIO, WIDTH, SPAN
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        _quantize_group(
-            x, units, codes, stride, left, tiles, counter, c1, c2, c3, k0, k1, RATIO, WIDTH, SPAN
-        )  # fmt: skip
+    by_groups(_quantize_group, numel, (
+        x, units, codes, tiles, counter, c1, c2, c3, k0, k1, RATIO, WIDTH, SPAN,
+    ))  # fmt: skip
 
 
 def quantize_nested(
@@ -82,7 +74,7 @@ def _rounded(x):
 
 @jit
 def _add_group(
-    units, codes, total, stride, left, part, alpha, share, inverse, tiles, counter, c1, c2, c3,
+    stride, left, units, codes, total, part, alpha, share, inverse, tiles, counter, c1, c2, c3,
     k0, k1, RATIO: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
     place = load_packed(skip(codes, GROUP // 8 * WIDTH), stride, left, WIDTH)
@@ -104,17 +96,10 @@ def _add_nested(
     units, codes, total, numel, part, alpha, share, inverse, tiles, counter, c1, c2, c3, k0, k1,
     RATIO: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
 ):  # fmt: skip
-    if is_whole(numel):
-        _add_group(
-            units, codes, total, EIGHTH, None, part, alpha, share, inverse, tiles, counter,
-            c1, c2, c3, k0, k1, RATIO, WIDTH, SPAN,
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        _add_group(
-            units, codes, total, stride, left, part, alpha, share, inverse, tiles, counter,
-            c1, c2, c3, k0, k1, RATIO, WIDTH, SPAN,
-        )  # fmt: skip
+    by_groups(_add_group, numel, (
+        units, codes, total, part, alpha, share, inverse, tiles, counter, c1, c2, c3, k0, k1, RATIO,
+        WIDTH, SPAN,
+    ))  # fmt: skip
 
 
 def add_nested(

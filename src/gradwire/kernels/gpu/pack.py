@@ -3,8 +3,8 @@
 Packed codes of `width` bits are `width` planes of an eighth as many bytes as there are values. A
 digit of w bits has w of them: byte k of plane j of it holds place k of the eighths j, j + w, ...
 
-The fields of a word (`formats/fields.py`) lie W values apart, which is no number of eighths: the
-codes of a tile change threads through shared memory (`tl.gather`), one byte each.
+The fields of a word (`formats/fields.py`) lie W values apart, which is no number of eighths: they
+are read eighth by eighth, and written word by word, by `fields.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 
 from gradwire.kernels.formats import layout
 from gradwire.kernels.gpu.compiler import jit, static
-from gradwire.kernels.gpu.tiles import EIGHTH, ROWS, TILE, lanes, rows
+from gradwire.kernels.gpu.tiles import EIGHTH, ROWS, lanes, rows, skip
 
 _digits = static(layout.digits)
 
@@ -110,38 +110,9 @@ def padded(count: int) -> int:
 
 
 @jit
-def _in_order(codes):
-    """Eighths to (ROWS, 512), as bytes."""
-    parts = ()
-    for s in tl.static_range(4):
-        parts += (tl.join(codes[s].to(tl.uint8), codes[s + 4].to(tl.uint8)),)
-    even, odd = tl.join(parts[0], parts[2]), tl.join(parts[1], parts[3])
-    together = tl.permute(tl.join(even, odd), (0, 2, 3, 4, 1))
-    return tl.reshape(together, (ROWS, TILE))
-
-
-@jit
-def store_fields(words, codes, stride, left, WIDTH: tl.constexpr):
-    """Write the words of a group: field q of word k is value q W + k of its tile."""
-    k = tl.arange(0, padded(words_of(WIDTH)))[None, :] + rows() * 0
-    ordered = _in_order(codes)
-    word = k * 0
-    count = words_of(WIDTH)
-    if left is not None:
-        count = (8 * stride + per_word(WIDTH) - 1) // per_word(WIDTH)
-    for q in tl.static_range(per_word(WIDTH)):
-        value = q * count + k
-        source = value
-        if left is not None:
-            source = value + value // tl.maximum(stride, 1) * (EIGHTH - stride)
-        code = tl.gather(ordered, tl.minimum(source, TILE - 1), 1).to(tl.int32)
-        word |= tl.where((k < count) & (value < 8 * stride), code, 0) << (q * WIDTH)
-    tl.store(words + rows() * words_of(WIDTH) + k, word, mask=k < count)
-
-
-@jit
 def load_fields(words, stride, left, WIDTH: tl.constexpr):
     """Eighths of fields (int32); a word is read once for each of its fields, from the cache."""
+    words = skip(words, ROWS * words_of(WIDTH))
     fields = ()
     for s in tl.static_range(8):
         value = rows() * 0 + s * stride + lanes()

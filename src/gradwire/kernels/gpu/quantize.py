@@ -12,15 +12,13 @@ from gradwire.kernels.gpu.compiler import addresses, jit, kernel, launch, single
 from gradwire.kernels.gpu.pack import load_packed, store_packed
 from gradwire.kernels.gpu.scales import tiles_to_measure
 from gradwire.kernels.gpu.tiles import (
-    EIGHTH,
     GROUP,
     block_of,
+    by_groups,
     half_words,
-    is_whole,
     load_eighths,
     num_groups,
     put_eighth,
-    ragged,
     skip,
     store_eighth,
     sums_of,
@@ -30,7 +28,7 @@ from gradwire.key import Key
 
 @jit
 def _quantize_group(
-    x, scales, codes, stride, left, top, tiles, counter, shift, c1, c2, c3, k0, k1,
+    stride, left, x, scales, codes, top, tiles, counter, shift, c1, c2, c3, k0, k1,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
     values = load_eighths(skip(x, GROUP), stride, left)
@@ -45,17 +43,9 @@ def _quantize(
     x, scales, codes, numel, top, tiles, counter, shift, c1, c2, c3, k0, k1,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr,
 ):  # fmt: skip
-    if is_whole(numel):
-        _quantize_group(
-            x, scales, codes, EIGHTH, None, top, tiles, counter, shift, c1, c2, c3, k0, k1,
-            WIDTH, SPAN, TILES, L2,
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        _quantize_group(
-            x, scales, codes, stride, left, top, tiles, counter, shift, c1, c2, c3, k0, k1,
-            WIDTH, SPAN, TILES, L2,
-        )  # fmt: skip
+    by_groups(_quantize_group, numel, (
+        x, scales, codes, top, tiles, counter, shift, c1, c2, c3, k0, k1, WIDTH, SPAN, TILES, L2,
+    ))  # fmt: skip
 
 
 def quantize(
@@ -81,7 +71,7 @@ def quantize(
 
 @jit
 def _dequantize_group(
-    scales, codes, out, stride, left, levels, ratio, tiles,
+    stride, left, scales, codes, out, levels, ratio, tiles,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     code = load_packed(skip(codes, GROUP // 8 * WIDTH), stride, left, WIDTH)
@@ -96,15 +86,9 @@ def _dequantize(
     scales, codes, out, numel, levels, ratio, tiles,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    if is_whole(numel):
-        _dequantize_group(
-            scales, codes, out, EIGHTH, None, levels, ratio, tiles, WIDTH, SPAN, ADD
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        _dequantize_group(
-            scales, codes, out, stride, left, levels, ratio, tiles, WIDTH, SPAN, ADD
-        )  # fmt: skip
+    by_groups(_dequantize_group, numel, (
+        scales, codes, out, levels, ratio, tiles, WIDTH, SPAN, ADD,
+    ))  # fmt: skip
 
 
 def dequantize(
@@ -126,7 +110,7 @@ def dequantize(
 
 @jit
 def _mean_group(
-    scales, codes, peers, out, stride, left, levels, ratio, tiles,
+    stride, left, scales, codes, peers, out, levels, ratio, tiles,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     means = _values_of(scales, codes, 0, stride, left, levels, ratio, tiles, WIDTH, SPAN, ALIGNED)
@@ -163,15 +147,9 @@ def _dequantize_mean(
     scales, codes, out, peers, numel, levels, ratio, tiles,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    if is_whole(numel):
-        _mean_group(
-            scales, codes, peers, out, EIGHTH, None, levels, ratio, tiles, WIDTH, SPAN, ALIGNED
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        _mean_group(
-            scales, codes, peers, out, stride, left, levels, ratio, tiles, WIDTH, SPAN, ALIGNED
-        )  # fmt: skip
+    by_groups(_mean_group, numel, (
+        scales, codes, peers, out, levels, ratio, tiles, WIDTH, SPAN, ALIGNED,
+    ))  # fmt: skip
 
 
 def dequantize_mean(

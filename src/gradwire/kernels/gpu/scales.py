@@ -30,20 +30,15 @@ from gradwire.kernels.gpu.tiles import (
     num_groups,
     rows,
     skip,
+    values_left,
 )
 
 _FOLD, _LAST = tl.constexpr(16), tl.constexpr(1024)
 
 
-@jit
-def _values_left(numel):
-    left = numel - tl.program_id(0).to(tl.int64) * GROUP
-    return tl.minimum(left, GROUP).to(tl.int32)
-
-
 @kernel
 def _block_scales(x, scales, numel, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr):
-    left = _values_left(numel)
+    left = values_left(numel)
     values = load_eighths(skip(x, GROUP), EIGHTH, left)
     out = skip(scales, GROUP // (SPAN * TILES))
     store_scales(out, own_scales(values, SPAN, TILES, L2), left, SPAN, TILES)
@@ -51,7 +46,7 @@ def _block_scales(x, scales, numel, SPAN: tl.constexpr, TILES: tl.constexpr, L2:
 
 @kernel
 def _tile_totals(x, totals, numel, L2: tl.constexpr):
-    left = _values_left(numel)
+    left = values_left(numel)
     values = load_eighths(skip(x, GROUP), EIGHTH, left)
     tl.store(skip(totals, ROWS) + rows(), totals_of(values, 0, TILE, L2), mask=rows() * TILE < left)
 

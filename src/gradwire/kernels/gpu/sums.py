@@ -10,12 +10,10 @@ from gradwire.kernels.gpu.compiler import jit, kernel, launch, single
 from gradwire.kernels.gpu.fields import dither_words, put_levels
 from gradwire.kernels.gpu.pack import load_packed, store_packed
 from gradwire.kernels.gpu.tiles import (
-    EIGHTH,
     GROUP,
     block_of,
-    is_whole,
+    by_groups,
     num_groups,
-    ragged,
     skip,
     sums_of,
 )
@@ -23,7 +21,7 @@ from gradwire.kernels.gpu.tiles import (
 
 @jit
 def _add_group(
-    codes, total, stride, left, terms, apart, WIDTH: tl.constexpr, TOTAL_WIDTH: tl.constexpr
+    stride, left, codes, total, terms, apart, WIDTH: tl.constexpr, TOTAL_WIDTH: tl.constexpr
 ):  # fmt: skip
     start = skip(codes, GROUP // 8 * WIDTH)
     sums = load_packed(start, stride, left, WIDTH)
@@ -37,11 +35,7 @@ def _add_group(
 def _add_packed(
     codes, total, numel, terms, apart, WIDTH: tl.constexpr, TOTAL_WIDTH: tl.constexpr
 ):  # fmt: skip
-    if is_whole(numel):
-        _add_group(codes, total, EIGHTH, None, terms, apart, WIDTH, TOTAL_WIDTH)
-    else:
-        stride, left = ragged(numel)
-        _add_group(codes, total, stride, left, terms, apart, WIDTH, TOTAL_WIDTH)
+    by_groups(_add_group, numel, (codes, total, terms, apart, WIDTH, TOTAL_WIDTH))
 
 
 def add_packed(codes: Tensor, total: Tensor, *, numel: int, width: int, total_width: int) -> None:
@@ -51,24 +45,21 @@ def add_packed(codes: Tensor, total: Tensor, *, numel: int, width: int, total_wi
     )  # fmt: skip
 
 
+@jit
+def _load_sums(total, stride, left, WIDTH: tl.constexpr):
+    return load_packed(skip(total, GROUP // 8 * WIDTH), stride, left, WIDTH)
+
+
 @kernel
 def _dequantize_sum(
     scales, total, out, numel, zero, ratio, tiles, times, shift, centre, counter,
     c1, c2, c3, k0, k1,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr, DITHER: tl.constexpr,
 ):  # fmt: skip
-    start = skip(total, GROUP // 8 * WIDTH)
-    if is_whole(numel):
-        put_levels(
-            load_packed(start, EIGHTH, None, WIDTH), scales, out, EIGHTH, None, zero, ratio,
-            tiles, times, shift, centre, counter, c1, c2, c3, k0, k1, SPAN, ADD, DITHER,
-        )  # fmt: skip
-    else:
-        stride, left = ragged(numel)
-        put_levels(
-            load_packed(start, stride, left, WIDTH), scales, out, stride, left, zero, ratio,
-            tiles, times, shift, centre, counter, c1, c2, c3, k0, k1, SPAN, ADD, DITHER,
-        )  # fmt: skip
+    by_groups(put_levels, numel, (
+        _load_sums, total, scales, out, zero, ratio, tiles, times, shift, centre, counter,
+        c1, c2, c3, k0, k1, WIDTH, SPAN, ADD, DITHER,
+    ))  # fmt: skip
 
 
 def dequantize_sum(

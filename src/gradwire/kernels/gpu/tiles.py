@@ -51,16 +51,38 @@ def lanes():
 
 
 @jit
+def values_left(numel):
+    """From the start of this group on, up to those of a group."""
+    left = numel - tl.program_id(0).to(tl.int64) * GROUP
+    return tl.minimum(left, GROUP).to(tl.int32)
+
+
+@jit
 def ragged(numel):
-    """(stride, left) of the last group."""
-    left = (numel - tl.program_id(0).to(tl.int64) * GROUP).to(tl.int32)
-    size = tl.minimum(tl.maximum(left - rows() * TILE, 0), TILE)
-    return (size + 7) // 8, left
+    """(stride, left) of any group, and the last."""
+    left = values_left(numel)
+    return stride_of(rows(), left), left
+
+
+@jit
+def stride_of(row, left):
+    """The values of an eighth of a tile of the group."""
+    return (tl.minimum(tl.maximum(left - row * TILE, 0), TILE) + 7) // 8
 
 
 @jit
 def is_whole(numel):
     return (tl.program_id(0).to(tl.int64) + 1) * GROUP <= numel
+
+
+@jit
+def by_groups(work: tl.constexpr, numel, args):
+    """`work(stride, left, *args)` for the group of this program, whole or ragged."""
+    if is_whole(numel):
+        work(EIGHTH, None, *args)
+    else:
+        stride, left = ragged(numel)
+        work(stride, left, *args)
 
 
 @jit
@@ -143,6 +165,20 @@ def _chosen(even, odd, even_shift, odd_shift):
         dithers += (((even[p] >> even_shift.to(tl.uint32)) & 0xFFFF).to(tl.int32),)
         dithers += (((odd[p] >> odd_shift.to(tl.uint32)) & 0xFFFF).to(tl.int32),)
     return dithers
+
+
+@jit
+def half_word(counter, row, value, stride, c1, c2, c3, k0, k1):
+    """The same 16 bits for values of any places in their tiles, each from an output of its own."""
+    first = counter.to(tl.uint32) + tl.program_id(0).to(tl.uint32) * (GROUP // 8)
+    inverse = ((1 << 20) + stride - 1) // tl.maximum(stride, 1)
+    eighth = (value * inverse) >> 20  # value // stride, exact up to 1024
+    at = value - (eighth & ~1) * stride
+    words = philox_words(first + (row * EIGHTH + (at >> 1)).to(tl.uint32), c1, c2, c3, k0, k1)
+    word = words[0]
+    for p in tl.static_range(1, 4):
+        word = tl.where(eighth >= 2 * p, words[p], word)
+    return ((word >> ((at & 1) * 16).to(tl.uint32)) & 0xFFFF).to(tl.int32)
 
 
 @jit
