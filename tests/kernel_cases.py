@@ -464,7 +464,7 @@ def gap_decode(numel, dtype):
             yield call(low, unary, out, rice=rice, count=count, numel=numel - 64)
 
 
-TOP = [(8, 1), (64, 5), (512, 16), (4096, 64), (1024, 128)]
+TOP = [(8, 1), (64, 5), (512, 16), (4096, 64), (1024, 128), (8192, 300)]
 """(block, count)"""
 
 

@@ -6,7 +6,7 @@ how. A product is never fused with a sum, and division and roots are rounded to 
 754 has it. `docs/gpu.md` says how all of it is proven without a GPU.
 
 Kernels that are not here say so when they are asked for. Beside the files that every backend has,
-there are `compiler`, and `blocks`, what a program does with the scales of its values.
+there are `compiler`, `blocks`, what a program does with the scales of its values, and `largest`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.gpu.scales import block_scales
 from gradwire.kernels.gpu.sums import add_packed, dequantize_sum
+from gradwire.kernels.gpu.topk import largest_of_blocks
 from gradwire.kernels.protocol import Kernels
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "exp_dequantize",
     "exp_quantize",
     "exp_reduce",
+    "largest_of_blocks",
     "mean_floats",
     "philox",
     "quantize",
