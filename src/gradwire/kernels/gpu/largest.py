@@ -70,10 +70,10 @@ def ranked(patterns, least, ties):
 
 
 @jit
-def store_bitmap(bitmap, kept, numel, first):
-    """Write the bits of values from `first` on, and zeros up to a whole word."""
+def store_bitmap(bitmap, kept, first, stop):
+    """Write the bits of values from `first` on, up to byte `stop`."""
     count: tl.constexpr = kept.shape[0] * kept.shape[1] // 8
     bits = tl.reshape(kept, (count, 8)).to(tl.int32) << tl.arange(0, 8)[None, :]
     octets = tl.sum(bits, 1).to(tl.uint8)  # bits: integers
     at = first // 8 + tl.arange(0, count)
-    tl.store(bitmap + at, octets, mask=at < (numel + 63) // 64 * 8)
+    tl.store(bitmap + at, octets, mask=at < stop)

@@ -61,7 +61,7 @@ def _largest_of_blocks(x, bitmap, kept, numel, count, BLOCK: tl.constexpr):
     wanted = tl.where(finite, wanted, 0)
     least = threshold(patterns, sizes, wanted, tops)
     chosen, places = ranked(patterns, least, wanted - reaching(patterns, least + 1))
-    store_bitmap(bitmap, chosen & finite, numel, first)
+    store_bitmap(bitmap, chosen & finite, first, (numel + 63) // 64 * 8)
     start = kept + first // BLOCK * count + row * count
     tl.store(start + places - 1, bits.to(tl.float32, bitcast=True), mask=chosen & finite)
     _fill_rows(start, column, count, wanted, finite, sizes > 0)
@@ -114,7 +114,7 @@ def _largest_of_large_blocks(x, bitmap, kept, numel, count, block):
     for start in range(0, size, _CHUNK):
         bits, patterns = _patterns(x + first + start, columns_of(_CHUNK), size - start)
         chosen, places = ranked(patterns, least, ties)
-        store_bitmap(bitmap, chosen, numel, first + start)
+        store_bitmap(bitmap, chosen, first + start, (numel + 63) // 64 * 8)
         values = bits.to(tl.float32, bitcast=True)
         tl.store(row + done + places - 1, values, mask=chosen)
         done += tl.max(places)
