@@ -26,7 +26,6 @@ from gradwire.kernels.gpu.kept import (
 )
 from gradwire.kernels.gpu.largest import store_bitmap
 
-_NAN = tl.constexpr(float("nan"))
 _DCT = tl.constexpr(2)
 
 
@@ -104,7 +103,7 @@ def _add_peer(
         tl.load(codes + peer).to(octets), row, counts - 1, chosen, count, number, is_whole, WIDTH
     )  # fmt: skip
     total = tl.where(chosen, c + decoded(code, base, WIDTH, SHIFT), c)
-    return tl.where(base > 0, total, _NAN)
+    return tl.where(base > 0, total, float("nan"))
 
 
 @kernel
@@ -134,7 +133,7 @@ def keep_blocks(
     store_code(codes, code, row * count + places - 1, chosen, WIDTH)
     if REST:
         said = tl.where(chosen, decoded(code, base, WIDTH, SHIFT) + 0.0, 0.0)  # -0 counts as 0
-        left = tl.where(base > 0, c - said, _NAN)
+        left = tl.where(base > 0, c - said, float("nan"))
         _put(
             rest + _skipped(SIZE), left, limit - at, weight, levels, split, turns, scale, ends,
             SIZE, DOMAIN, False,

@@ -18,7 +18,6 @@ from gradwire.kernels.gpu.compiler import jit
 
 MOST = 4096
 """Values of the largest block: what a program has room for."""
-_NAN = tl.constexpr(float("nan"))
 
 
 @lru_cache(64)
@@ -57,7 +56,7 @@ def _picked(values, at):
 
 @jit
 def one_nan(values):
-    return tl.where(values == values, values, _NAN)
+    return tl.where(values == values, values, float("nan"))
 
 
 @jit

@@ -17,7 +17,6 @@ from gradwire.kernels.gpu.pack import bits_of, digits, place_of
 
 _STRIP = tl.constexpr(spectra.STRIP)
 _MAX_FINITE, _OCTAVE = tl.constexpr(0x7F7FFFFF), tl.constexpr(0x00800000)
-_NAN = tl.constexpr(float("nan"))
 
 
 @static
@@ -79,7 +78,7 @@ def decoded(code, base, WIDTH: tl.constexpr, SHIFT: tl.constexpr):
         step = tl.where(code > top, code - top, code) - 1 + base
         pattern = tl.minimum(step, _MAX_FINITE >> SHIFT) << SHIFT
         code = tl.where(code > 0, pattern, 0) | (code > top).to(tl.int32) << 31
-    return tl.where(base > 0, code.to(tl.float32, bitcast=True), _NAN)
+    return tl.where(base > 0, code.to(tl.float32, bitcast=True), float("nan"))
 
 
 @jit

@@ -33,7 +33,8 @@ def _turn_pieces(
     for start, stop, size in pieces(x.numel(), 2 * MOST):
         launch(
             turn_block, 1, x[start:stop], out[start:stop], single(weight),
-            **tables_of(max(size, 2), x.device), SIZE=size, DOMAIN=_DOMAINS[domain], BACK=back, ADD=add,
+            **tables_of(max(size, 2), x.device),
+            SIZE=size, DOMAIN=_DOMAINS[domain], BACK=back, ADD=add,
         )  # fmt: skip
 
 
