@@ -60,6 +60,30 @@ def rounds_up(magnitude):
 
 
 @jit
+def keeps_the_last_ties(patterns, least, ties):
+    equal = (patterns == least).to(tl.int32)
+    after = tl.sum(equal, 1, keep_dims=True) - tl.cumsum(equal, 1)
+    kept = (patterns > least) | ((equal > 0) & (after < ties))
+    return kept, tl.cumsum(kept.to(tl.int32), 1)
+
+
+@jit
+def writes_whole_bitmaps(bitmap, kept, first, stop):
+    tl.store(bitmap + first // 8 + tl.arange(0, GROUP // 8), tl.zeros((GROUP // 8,), tl.uint8))
+
+
+@jit
+def in_their_order(place, HALF: tl.constexpr):
+    return place
+
+
+@jit
+def reads_whole_bitmaps(bitmap, first, stop, rows: tl.constexpr, size: tl.constexpr):
+    at = first // 8 + tl.arange(0, rows)[:, None] * size // 8 + tl.arange(0, size)[None, :] // 8
+    return tl.load(bitmap + at).to(tl.int32) & 1
+
+
+@jit
 def _round(x, out, ROUND: tl.constexpr):
     at = tl.program_id(0) * 4096 + tl.arange(0, 4096)
     tl.store(out + at, ROUND(tl.load(x + at)))
@@ -84,6 +108,10 @@ MUTANTS = {
     "not clipped": ("dithered", "fixed_point", does_not_clip, "quantize_dithered", "other bits"),
     "an eighth": ("blocks", "tree_of_tensors", looks_at_one_eighth, "block_scales", "other bits"),
     "other random bits": ("tiles", "philox_words", counts, "quantize", "other bits"),
+    "ties": ("topk", "ranked", keeps_the_last_ties, "largest_of_blocks", "other bits"),
+    "bits": ("topk", "store_bitmap", writes_whole_bitmaps, "largest_of_blocks", "OutsideError"),
+    "not reversed": ("fourier", "reversed_bits", in_their_order, "add_spectra", "other bits"),
+    "other bits": ("coefficients", "load_bits", reads_whole_bitmaps, "add_spectra", "OutsideError"),
     "digits": ("pack", "place_of", lambda width, digit: 0, "dequantize", "other bits"),
 }
 """(module, what is replaced in it, by what, the kernel that is called, what is noticed)"""

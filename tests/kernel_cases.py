@@ -464,7 +464,7 @@ def gap_decode(numel, dtype):
             yield call(low, unary, out, rice=rice, count=count, numel=numel - 64)
 
 
-TOP = [(8, 1), (64, 5), (512, 16), (4096, 64), (1024, 128)]
+TOP = [(8, 1), (64, 5), (512, 16), (4096, 64), (1024, 128), (8192, 300)]
 """(block, count)"""
 
 
@@ -565,6 +565,15 @@ def keep_spectra(numel, dtype):
             yield call(x, others, room_for(size, form), soiled(size), **how)
 
 
+def damaged(kept, numel):
+    """A coefficient too many or too few, a scale beyond all, and a bit where nothing is."""
+    for part, at, mask in ((kept.bitmap, 0, 1), (kept.scales, 1, 0xFF), (kept.bitmap, -1, 0x80)):
+        if part.numel() and (mask != 0x80 or numel % 64):
+            broken = part.clone()
+            broken[at] ^= mask
+            yield Kept(*(broken if each is part else each for each in kept))
+
+
 @float32_only
 def add_spectra(numel, dtype):
     for size, form, domain in spectra(numel):
@@ -574,6 +583,8 @@ def add_spectra(numel, dtype):
         for store in STORES:
             yield call([*kept, bad], soiled(size), domain=domain, form=form, **store)
             yield call(kept[:1], soiled(size), domain=domain, form=form, **store)
+        for broken in damaged(kept[0], size):
+            yield call([kept[1], broken], soiled(size), domain=domain, form=form)
 
 
 BASES = [(0, 2), (1, 3), (13, 4), (8, 1), (20, 0), (19, 130), (33, 7)]

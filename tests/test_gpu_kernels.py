@@ -21,6 +21,8 @@ pytest.importorskip("triton", reason="the GPU kernels need Triton: pip install g
 from gradwire.kernels import gpu
 
 HERE = Path(__file__).parent
+SPECTRA = {"butterflies", "coefficients", "fourier", "kept"}
+"""Files that only `spectra` needs."""
 NAMES = [name for name in dir(kernels.Kernels) if not name.startswith("_")]
 
 
@@ -53,6 +55,10 @@ def test_numbers_are_rounded_to_nearest(report):
 
 def test_scales_of_many_tiles_are_folded_in_order(report):
     assert report["folding"] is None
+
+
+def test_what_is_damaged_is_noticed(report):
+    assert report["damage"] is None
 
 
 def test_memory_is_read_and_written_once(report):
@@ -90,7 +96,7 @@ def test_every_kernel_is_in_the_file_of_its_operation():
     for name in gpu.__all__:
         kernel, declared = getattr(gpu, name), getattr(kernels.Kernels, name)
         assert kernel.__module__.split(".")[-1] == declared.__module__.split(".")[-1], name
-    assert folder - protocol == {"pack", "tiles", "blocks", "compiler"}
+    assert folder - protocol == {"pack", "tiles", "blocks", "compiler", "largest", *SPECTRA}
     page = (HERE.parent / "docs" / "gpu.md").read_text()
     missing = page.split("## What is missing")[1].split("##")[0]
     assert [name for name in protocol - folder if f"`{name}`" not in missing] == []

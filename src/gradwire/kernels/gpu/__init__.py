@@ -6,7 +6,8 @@ how. A product is never fused with a sum, and division and roots are rounded to 
 754 has it. `docs/gpu.md` says how all of it is proven without a GPU.
 
 Kernels that are not here say so when they are asked for. Beside the files that every backend has,
-there are `compiler`, and `blocks`, what a program does with the scales of its values.
+there are `compiler`, `blocks`, what a program does with the scales of its values, `largest`, how
+the largest are found, and what `spectra` needs besides.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from gradwire.kernels.gpu.nested import add_nested, quantize_nested
 from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.gpu.scales import block_scales
+from gradwire.kernels.gpu.spectra import add_spectra, keep_spectra
 from gradwire.kernels.gpu.sums import add_packed, dequantize_sum
+from gradwire.kernels.gpu.topk import largest_of_blocks
 from gradwire.kernels.protocol import Kernels
 
 __all__ = [
     "add_nested",
     "add_packed",
+    "add_spectra",
     "block_scales",
     "dequantize",
     "dequantize_dithered",
@@ -36,6 +40,8 @@ __all__ = [
     "exp_dequantize",
     "exp_quantize",
     "exp_reduce",
+    "keep_spectra",
+    "largest_of_blocks",
     "mean_floats",
     "philox",
     "quantize",

@@ -20,7 +20,7 @@ EXACT = {"enable_fp_fusion": False}
 _VARYING = [
     "numel", "counter", "shift", "c1", "c2", "c3", "k0", "k1", "tiles", "size", "top", "levels",
     "zero", "times", "centre", "peers", "terms", "count", "headroom", "places", "base", "half",
-    "largest",
+    "largest", "number", "first", "limit", "stop",
 ]  # fmt: skip
 """Arguments that change from call to call: Triton would compile again for some of their values."""
 

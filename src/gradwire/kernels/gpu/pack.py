@@ -10,11 +10,13 @@ are read eighth by eighth, and written word by word, by `fields.py`.
 from __future__ import annotations
 
 import triton.language as tl
+from torch import Tensor
 
 from gradwire.kernels.formats import layout
-from gradwire.kernels.gpu.compiler import jit, static
-from gradwire.kernels.gpu.tiles import EIGHTH, ROWS, lanes, rows, skip
+from gradwire.kernels.gpu.compiler import jit, kernel, launch, static
+from gradwire.kernels.gpu.tiles import EIGHTH, ROWS, TILE, lanes, rows, skip
 
+_OCTETS = tl.constexpr(512)
 _digits = static(layout.digits)
 
 
@@ -62,6 +64,33 @@ def _octet(values, j: tl.constexpr, bits: tl.constexpr, low: tl.constexpr):
     for q in tl.static_range(1, 8 // bits):
         octet |= ((values[q * bits + j] >> low) & ((1 << bits) - 1)) << (q * bits)
     return octet
+
+
+@kernel
+def _pack_tiles(codes, out, number, each, WIDTH: tl.constexpr):
+    if number.dtype.is_ptr():
+        number = tl.load(number)
+    at = tl.program_id(0) * _OCTETS + tl.arange(0, _OCTETS)
+    tile, k = (at // each).to(tl.int64), at % each
+    left = tl.maximum(number - tile * 8 * each, 0)
+    stride = tl.minimum((left + 7) // 8, each)
+    values = ()
+    for s in tl.static_range(8):
+        inside = (k < stride) & (s * stride + k < left)
+        start = codes + tile * 8 * each + s * stride
+        values += (tl.load(start + k, mask=inside, other=0).to(tl.int32),)
+    for digit in tl.static_range(digits(WIDTH)):
+        for j in tl.static_range(bits_of(WIDTH, digit)):
+            octet = _octet(values, j, bits_of(WIDTH, digit), place_of(WIDTH, digit)).to(tl.uint8)
+            plane = tile * each * WIDTH + (place_of(WIDTH, digit) + j) * stride
+            tl.store(out + plane + k, octet, mask=k < stride)
+
+
+def pack_tiles(codes: Tensor, out: Tensor, number: int | Tensor, *, each: int, width: int) -> None:
+    """Pack tiles of 8 `each` codes; the first `number` are, which a tensor may say."""
+    octets = -(-codes.numel() // (8 * each)) * each
+    programs = -(-octets // _OCTETS.value)
+    launch(_pack_tiles, programs, codes, out, number, each, WIDTH=width)
 
 
 @jit
