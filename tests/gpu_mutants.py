@@ -60,6 +60,16 @@ def rounds_up(magnitude):
 
 
 @jit
+def changes_no_sign(values, words):
+    return values
+
+
+@jit
+def all_rows(left, BLOCK: tl.constexpr):
+    return tl.where(rows() >= 0, 64, 0)
+
+
+@jit
 def _round(x, out, ROUND: tl.constexpr):
     at = tl.program_id(0) * 4096 + tl.arange(0, 4096)
     tl.store(out + at, ROUND(tl.load(x + at)))
@@ -90,6 +100,14 @@ MUTANTS = {
     "not clipped": ("dithered", "fixed_point", does_not_clip, "quantize_dithered", "other bits"),
     "an eighth": ("blocks", "tree_of_tensors", looks_at_one_eighth, "block_scales", "other bits"),
     "other random bits": ("tiles", "philox_words", counts, "quantize", "other bits"),
+    "no signs": ("rotation", "_flip", changes_no_sign, "quantize_rotated", "other bits"),
+    "tiles of padding": (
+        "rotated",
+        "padded_rows",
+        all_rows,
+        "dequantize_rotated",
+        "OutsideError",
+    ),
     "digits": ("pack", "place_of", lambda width, digit: 0, "dequantize", "other bits"),
 }
 """(module, what is replaced in it, by what, the kernel that is called, what is noticed)"""

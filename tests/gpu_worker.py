@@ -108,6 +108,8 @@ def traffic():
     cases = {
         "quantize": call(x, scales, codes, norm="max", key=KEY, **how),
         "dequantize_mean": call(*peers, torch.empty_like(x), **how),
+        "quantize_rotated": call(x, scales, codes, bits=4, block=512, key=KEY),
+        "dequantize_rotated": call(*peers, torch.empty_like(x), bits=4, block=512, key=KEY),
     }
     found = {}
     for name, case in cases.items():

@@ -6,7 +6,8 @@ how. A product is never fused with a sum, and division and roots are rounded to 
 754 has it. `docs/gpu.md` says how all of it is proven without a GPU.
 
 Kernels that are not here say so when they are asked for. Beside the files that every backend has,
-there are `compiler`, and `blocks`, what a program does with the scales of its values.
+there are `compiler`, `blocks`, what a program does with the scales of its values, and `rotation`
+and `gaussian`, what is rotated and its codes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from gradwire.kernels.gpu.floats import mean_floats
 from gradwire.kernels.gpu.nested import add_nested, quantize_nested
 from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
+from gradwire.kernels.gpu.rotated import dequantize_rotated, quantize_rotated
 from gradwire.kernels.gpu.scales import block_scales
 from gradwire.kernels.gpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.protocol import Kernels
@@ -32,6 +34,7 @@ __all__ = [
     "dequantize_dithered",
     "dequantize_fields",
     "dequantize_mean",
+    "dequantize_rotated",
     "dequantize_sum",
     "exp_dequantize",
     "exp_quantize",
@@ -42,6 +45,7 @@ __all__ = [
     "quantize_dithered",
     "quantize_fields",
     "quantize_nested",
+    "quantize_rotated",
 ]
 
 
