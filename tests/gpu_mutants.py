@@ -70,6 +70,17 @@ def all_rows(left, BLOCK: tl.constexpr):
 
 
 @jit
+def a_row_before(count, width, COLUMNS: tl.constexpr):
+    rows, columns = tl.arange(0, 8)[:, None] - 1, tl.arange(0, COLUMNS)[None, :]
+    return rows.to(tl.int64), columns
+
+
+@jit
+def rounds_twice(a, b, c):
+    return a * b + c
+
+
+@jit
 def _round(x, out, ROUND: tl.constexpr):
     at = tl.program_id(0) * 4096 + tl.arange(0, 4096)
     tl.store(out + at, ROUND(tl.load(x + at)))
@@ -108,6 +119,8 @@ MUTANTS = {
         "dequantize_rotated",
         "OutsideError",
     ),
+    "not fused": ("subspace", "fused", rounds_twice, "project", "other bits"),
+    "a row before": ("subspace", "_tile", a_row_before, "combine", "OutsideError"),
     "digits": ("pack", "place_of", lambda width, digit: 0, "dequantize", "other bits"),
 }
 """(module, what is replaced in it, by what, the kernel that is called, what is noticed)"""

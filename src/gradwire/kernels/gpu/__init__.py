@@ -23,6 +23,7 @@ from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.gpu.rotated import dequantize_rotated, quantize_rotated
 from gradwire.kernels.gpu.scales import block_scales
+from gradwire.kernels.gpu.subspace import combine, project
 from gradwire.kernels.gpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.protocol import Kernels
 
@@ -30,6 +31,7 @@ __all__ = [
     "add_nested",
     "add_packed",
     "block_scales",
+    "combine",
     "dequantize",
     "dequantize_dithered",
     "dequantize_fields",
@@ -41,6 +43,7 @@ __all__ = [
     "exp_reduce",
     "mean_floats",
     "philox",
+    "project",
     "quantize",
     "quantize_dithered",
     "quantize_fields",
