@@ -31,6 +31,7 @@ USUAL = {
     "WIDTH": 4, "SPAN": 512, "TILES": 1, "L2": False, "ADD": False, "PLANES": False,
     "DITHER": False, "BITS": 10, "NARROW": 0, "ALIGNED": True, "BLOCK": 4096,
     "SIZE": 256, "SHIFT": 22, "DOMAIN": 1, "REST": False, "BACK": True,
+    "BASE": True, "CENTRE": True, "COLUMNS": 512,
 }  # fmt: skip
 """What follows from another constant is not listed."""
 SUM_WIDTH = 6

@@ -84,6 +84,27 @@ def reads_whole_bitmaps(bitmap, first, stop, rows: tl.constexpr, size: tl.conste
 
 
 @jit
+def changes_no_sign(values, words):
+    return values
+
+
+@jit
+def all_rows(left, BLOCK: tl.constexpr):
+    return tl.where(rows() >= 0, 64, 0)
+
+
+@jit
+def a_row_before(count, width, COLUMNS: tl.constexpr):
+    rows, columns = tl.arange(0, 8)[:, None] - 1, tl.arange(0, COLUMNS)[None, :]
+    return rows.to(tl.int64), columns
+
+
+@jit
+def rounds_twice(a, b, c):
+    return a * b + c
+
+
+@jit
 def _round(x, out, ROUND: tl.constexpr):
     at = tl.program_id(0) * 4096 + tl.arange(0, 4096)
     tl.store(out + at, ROUND(tl.load(x + at)))
@@ -112,6 +133,16 @@ MUTANTS = {
     "bits": ("topk", "store_bitmap", writes_whole_bitmaps, "largest_of_blocks", "OutsideError"),
     "not reversed": ("fourier", "reversed_bits", in_their_order, "add_spectra", "other bits"),
     "other bits": ("coefficients", "load_bits", reads_whole_bitmaps, "add_spectra", "OutsideError"),
+    "no signs": ("rotation", "_flip", changes_no_sign, "quantize_rotated", "other bits"),
+    "tiles of padding": (
+        "rotated",
+        "padded_rows",
+        all_rows,
+        "dequantize_rotated",
+        "OutsideError",
+    ),
+    "not fused": ("subspace", "fused", rounds_twice, "project", "other bits"),
+    "a row before": ("subspace", "_tile", a_row_before, "combine", "OutsideError"),
     "digits": ("pack", "place_of", lambda width, digit: 0, "dequantize", "other bits"),
 }
 """(module, what is replaced in it, by what, the kernel that is called, what is noticed)"""

@@ -48,6 +48,16 @@ def test_products_are_not_fused_with_sums():
     assert re.search(r"\bFFMA\b", sass(fused))
 
 
+def test_products_are_fused_with_sums_where_the_reference_has_it():
+    """In `combine` and nowhere beside: the squares of energies are added in two steps."""
+    tile = next(v for v in variants("combine") if v.name == "add_products")
+    code = compiled(tile, TARGETS["sm_80"]).asm["ptx"]
+    assert set(re.findall(r"\bfma\.\S+", code)) == {"fma.rn.f32"}
+    assert not re.search(r"\b(?:add|sub|mul)\S*\.f32", code)
+    energies = next(v for v in variants("project") if v.name == "energies")
+    assert not re.search(r"\bfma\.", compiled(energies, TARGETS["sm_80"]).asm["ptx"])
+
+
 def test_divisions_and_roots_are_rounded_to_nearest_and_nothing_is_flushed():
     code = compiled(usual("quantize"), TARGETS["sm_80"]).asm["ptx"]
     assert set(re.findall(r"\bdiv\.\S*f32", code)) == {"div.rn.f32"}

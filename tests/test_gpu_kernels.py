@@ -61,12 +61,16 @@ def test_what_is_damaged_is_noticed(report):
     assert report["damage"] is None
 
 
-def test_memory_is_read_and_written_once(report):
+@pytest.mark.parametrize(
+    ("encode", "average"),
+    [("quantize", "dequantize_mean"), ("quantize_rotated", "dequantize_rotated")],
+)
+def test_memory_is_read_and_written_once(report, encode, average):
     """By encoding with its scales, and by averaging what all peers have sent."""
-    assert report["traffic"]["quantize"] == [
+    assert report["traffic"][encode] == [
         [32768, 0, 32768], [0, 64, 64], [0, 4096, 4096],
     ]  # fmt: skip
-    *sent, mean = report["traffic"]["dequantize_mean"]
+    *sent, mean = report["traffic"][average]
     assert sent == [[64, 0, 64]] * 3 + [[4096, 0, 4096]] * 3
     assert mean == [0, 32768, 32768]
 
@@ -96,7 +100,8 @@ def test_every_kernel_is_in_the_file_of_its_operation():
     for name in gpu.__all__:
         kernel, declared = getattr(gpu, name), getattr(kernels.Kernels, name)
         assert kernel.__module__.split(".")[-1] == declared.__module__.split(".")[-1], name
-    assert folder - protocol == {"pack", "tiles", "blocks", "compiler", "largest", *SPECTRA}
+    helpers = {"pack", "tiles", "blocks", "compiler", "largest", "rotation", "gaussian", *SPECTRA}
+    assert folder - protocol == helpers
     page = (HERE.parent / "docs" / "gpu.md").read_text()
     missing = page.split("## What is missing")[1].split("##")[0]
     assert [name for name in protocol - folder if f"`{name}`" not in missing] == []

@@ -6,8 +6,9 @@ how. A product is never fused with a sum, and division and roots are rounded to 
 754 has it. `docs/gpu.md` says how all of it is proven without a GPU.
 
 Kernels that are not here say so when they are asked for. Beside the files that every backend has,
-there are `compiler`, `blocks`, what a program does with the scales of its values, `largest`, how
-the largest are found, and what `spectra` needs besides.
+there are `compiler`; `blocks`, what a program does with the scales of its values; `largest`, how
+the largest are found; `rotation` and `gaussian`, what is rotated and its codes; and what `spectra`
+needs besides.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from gradwire.kernels.gpu.floats import mean_floats
 from gradwire.kernels.gpu.nested import add_nested, quantize_nested
 from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
+from gradwire.kernels.gpu.rotated import dequantize_rotated, quantize_rotated
 from gradwire.kernels.gpu.scales import block_scales
 from gradwire.kernels.gpu.spectra import add_spectra, keep_spectra
+from gradwire.kernels.gpu.subspace import combine, project
 from gradwire.kernels.gpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.gpu.topk import largest_of_blocks
 from gradwire.kernels.protocol import Kernels
@@ -32,10 +35,12 @@ __all__ = [
     "add_packed",
     "add_spectra",
     "block_scales",
+    "combine",
     "dequantize",
     "dequantize_dithered",
     "dequantize_fields",
     "dequantize_mean",
+    "dequantize_rotated",
     "dequantize_sum",
     "exp_dequantize",
     "exp_quantize",
@@ -44,10 +49,12 @@ __all__ = [
     "largest_of_blocks",
     "mean_floats",
     "philox",
+    "project",
     "quantize",
     "quantize_dithered",
     "quantize_fields",
     "quantize_nested",
+    "quantize_rotated",
 ]
 
 

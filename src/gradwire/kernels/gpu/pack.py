@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradwire.kernels.formats import layout
 from gradwire.kernels.gpu.compiler import jit, kernel, launch, static
-from gradwire.kernels.gpu.tiles import EIGHTH, ROWS, TILE, lanes, rows, skip
+from gradwire.kernels.gpu.tiles import EIGHTH, ROWS, lanes, rows, skip
 
 _OCTETS = tl.constexpr(512)
 _digits = static(layout.digits)
