@@ -41,7 +41,7 @@ _TINY = tl.constexpr(layout.MIN_SCALE)
 @static
 def _at_once(width: int) -> int:
     """The tiles of which threads have up to four words each."""
-    return min(8, 512 // padded(words_of(width)))
+    return min(8, 512 // int(padded(words_of(width))))
 
 
 @kernel
