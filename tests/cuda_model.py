@@ -283,6 +283,7 @@ class Machine:
         self.waits(func)
         for x in ours:
             x.block.access(self.host.stream, writes=False)
+        self.synchronize(self.host.stream.clock)
         return func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
 
     def _copy(self, target, source, non_blocking=False):

@@ -77,13 +77,12 @@ class ScaleOnGPU(LossScale):
     def __init__(self, scaler: GradScaler, residuals: Residuals) -> None:
         super().__init__(scaler, residuals)
         self._device = residuals.device
-        self._now: Tensor | None = None
         self._version: tuple[int, int] | None = None
+        with self._device.entered():
+            self._now = torch.ones(1, device=self._device.memory)
 
     @property
     def value(self) -> float:
-        if self._now is None:
-            return self._value
         with self._device.entered():
             return float(self._now)
 
@@ -95,17 +94,17 @@ class ScaleOnGPU(LossScale):
         taken = self._device.take(scale)
         with self._device.entered():
             taken.ready()
-            now = taken.values.reshape(()).clone()
-            before = torch.full_like(now, self._value) if self._now is None else self._now
-            self._residuals.undo_if(now < before)
-            self._residuals.scale(now / before)
+            self._residuals.undo_if(taken.values < self._now)
+            self._residuals.scale(taken.values / self._now)
             self._residuals.remember()
-        self._now, self._version = now, version
+            self._now.copy_(taken.values)
+        self._version = version
 
     def start_from(self, scale: float) -> None:
         with self._device.entered():
-            super().start_from(scale)
-        self._now, self._version = None, None
+            self._now.fill_(scale)
+            self._residuals.remember()
+        self._version = None
 
 
 def loss_scale(
