@@ -14,6 +14,7 @@ from gradwire.collectives.parts import Part, cut, whole
 from gradwire.reduction.reducer import Reducer
 from gradwire.reduction.route import Route
 from gradwire.reduction.small import SmallParts
+from gradwire.transport.device import HOST
 from gradwire.transport.link import Link
 from laws import EXAMPLES, is_summed_by_network, reduce_now, steps_of
 from world import data
@@ -236,7 +237,7 @@ def reduce_small(rank, order):
     parts = [Part(data(rank, 1000 + 37 * i, seed=i), i) for i in range(6)]
     small = SmallParts()
     for i in order:
-        small.add([parts[i]])
+        small.add([parts[i]], HOST.take(parts[i].values))
     small.job()(Link())
     return [part.values for part in parts]
 

@@ -14,8 +14,10 @@ from gradwire.codec import Codec, check_input
 from gradwire.codecs import as_codec
 from gradwire.collectives.parts import Part
 from gradwire.reduction.reducer import Reducer
+from gradwire.reduction.rehearsal import check_sizes
 from gradwire.reduction.streams import check_seed
 from gradwire.transport.executor import Inline
+from gradwire.transport.gpu import device_for
 from gradwire.transport.link import Link
 
 _steps: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
@@ -34,13 +36,11 @@ def all_reduce(
     Every rank must call it with the same codec and shape. Calls are numbered, so that each draws
     fresh random bits, which no attachment draws, nor a call among other members. There is no error
     feedback: keep `tensor - result` yourself if you want it.
+
+    Over NCCL the call returns when the work is queued on the current stream, as collectives of
+    PyTorch do; a CUDA tensor over gloo is copied to the CPU and back, and the call waits for that.
     """
     check_input(tensor)
-    if tensor.device.type != "cpu":
-        raise NotImplementedError(
-            f"gradwire reduces CPU tensors so far, got one on {tensor.device}; move it with "
-            "`.cpu()`."
-        )
     codec = as_codec(codec)
     check_seed(seed)
     if isinstance(codec, AdaptiveCodec) and not codec.stands_alone:
@@ -52,7 +52,9 @@ def all_reduce(
         raise ValueError("`tensor` must be contiguous, since it is reduced in place.")
     group = group or dist.group.WORLD
     assert group is not None
-    link = Link(group)
+    device = device_for(group, tensor.device, beside=False)
+    check_sizes(codec, device)
+    link = Link(group, device)
     reducer = Reducer(
         link, codec, collective=collective, error_feedback=False, min_numel=0, seed=seed
     )

@@ -98,7 +98,7 @@ class Watch:
 
     def __init__(self, part: Part) -> None:
         self._raw = energy(part.values)
-        self._slices: dict[int, tuple[float, float]] = {}
+        self._slices: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, start: int, source: Tensor, lost: Tensor) -> None:
         """Take note of a slice."""
@@ -107,13 +107,14 @@ class Watch:
     def error(self) -> tuple[float, float]:
         """The squared norms of what was lost of the gradient, and of the gradient."""
         if not self._slices:
-            return 0.0, self._raw
-        return _sum([self._slices[start] for start in sorted(self._slices)])
+            return 0.0, float(self._raw)
+        slices = [self._slices[start] for start in sorted(self._slices)]
+        return _sum([(float(lost), float(whole)) for lost, whole in slices])
 
 
-def energy(values: Tensor) -> float:
-    """The squared norm, to be shown and not to be sent."""
-    return float(values.double().square().sum())
+def energy(values: Tensor) -> Tensor:
+    """The squared norm, to be shown and not to be sent; a GPU is asked for it when it is shown."""
+    return values.double().square().sum()
 
 
 def _sum(errors: Sequence[tuple[float, float]]) -> tuple[float, float]:

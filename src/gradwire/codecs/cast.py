@@ -65,7 +65,8 @@ class Floats(SummableCodec):
             if weight != 1:
                 out.mul_(weight)
             return
-        pieces = zip(torch.split(out, _PIECE), torch.split(values, _PIECE), strict=True)
+        piece = _PIECE if out.device.type == "cpu" else max(out.numel(), 1)
+        pieces = zip(torch.split(out, piece), torch.split(values, piece), strict=True)
         for part, half in pieces:  # mixed types in one `add_` are slow
             if abs(weight) == 1:
                 part.add_(half.float(), alpha=weight)  # bits: a product by 1 is exact

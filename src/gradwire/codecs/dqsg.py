@@ -51,6 +51,7 @@ from gradwire import kernels
 from gradwire.codecs import rate
 from gradwire.codecs.coding import Coding, check_wire
 from gradwire.codecs.settings import SpelledCodec
+from gradwire.kernels.exact import divide
 from gradwire.kernels.formats.layout import MIN_SCALE, TILE, check_block
 from gradwire.key import Key
 
@@ -212,7 +213,7 @@ def check_levels(levels: int) -> None:
 
 def steps_of(scales: Tensor, levels: int) -> Tensor:
     """The step of each block from its largest value; 0 for a block of zeros."""
-    return torch.where(scales <= MIN_SCALE, 0.0, scales / levels)
+    return torch.where(scales <= MIN_SCALE, 0.0, divide(scales, levels))
 
 
 def is_number(value: Any, least: float, most: float) -> bool:

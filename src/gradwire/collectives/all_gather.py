@@ -42,6 +42,6 @@ class AllGather(Collective):
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:
         keys = [key.of(rank=rank) for rank in range(len(vectors))]
         payloads = [codec.encode(x, own) for x, own in zip(vectors, keys, strict=True)]
-        mean = torch.empty(vectors[0].numel(), dtype=torch.float32)
+        mean = torch.empty(vectors[0].numel(), device=vectors[0].device)
         codec.mean_into(payloads, mean, keys)
         return mean

@@ -31,7 +31,7 @@ def sources(link: Link, pieces: Sequence[Slice]) -> list[Tensor]:
         for piece in pieces:
             if piece.residual is None:
                 found.append(piece.values if piece.part.watch is None else piece.values.clone())
-            elif piece.part.share == 1:
+            elif not isinstance(piece.part.share, Tensor) and piece.part.share == 1:
                 found.append(torch.add(piece.residual, piece.values, out=next(sums)))
             else:
                 due = torch.mul(piece.residual, piece.part.share, out=next(sums))
@@ -50,7 +50,7 @@ def settle(
 
     `subtract` takes what this worker's own message says off a vector that holds the source. Where
     the mean is not finite the residual stays as it was. Every rank sees the same mean, so all
-    decide alike.
+    decide alike, on a GPU without telling the host.
     """
     direct = piece.values.dtype == torch.float32
     result = piece.values if direct else link.floats("target", piece.numel)
@@ -58,9 +58,17 @@ def settle(
     tell(piece, source, subtract)
     if not direct:
         piece.values.copy_(result)  # float16 may not hold it
-    if piece.residual is not None and is_finite(piece.values):
-        owe(piece, source, subtract)
+    if piece.residual is not None:
+        owe(link, piece, source, subtract, all_finite(piece.values))
     return decoded
+
+
+def all_finite(values: Tensor) -> bool | Tensor:
+    """Is every value? On a GPU the answer stays there."""
+    if values.device.type == "cpu":
+        return is_finite(values)
+    lowest, highest = torch.aminmax(values)
+    return lowest.isfinite() & highest.isfinite()
 
 
 def tell(piece: Slice, source: Tensor, subtract: Callable[[Tensor], None]) -> None:
@@ -70,11 +78,21 @@ def tell(piece: Slice, source: Tensor, subtract: Callable[[Tensor], None]) -> No
         piece.part.watch(piece.start, source, lost)
 
 
-def owe(piece: Slice, source: Tensor, subtract: Callable[[Tensor], None]) -> None:
-    """What the message did not say, and what was not due, is the new residual."""
-    if piece.residual is None:
+def owe(
+    link: Link,
+    piece: Slice,
+    source: Tensor,
+    subtract: Callable[[Tensor], None],
+    is_new: bool | Tensor,
+) -> None:
+    """What the message did not say, and what was not due, is the new residual if it `is_new`."""
+    residual, share = piece.residual, piece.part.share
+    if residual is None or is_new is False:
         return
-    kept = piece.residual * (1.0 - piece.part.share) if piece.part.share < 1 else None
-    subtract(piece.residual.copy_(source))
+    kept = residual * (1.0 - share) if isinstance(share, Tensor) or share < 1 else None
+    fresh = link.floats("owed", piece.numel) if isinstance(is_new, Tensor) else residual
+    subtract(fresh.copy_(source))
     if kept is not None:
-        piece.residual.add_(kept)
+        fresh.add_(kept)
+    if isinstance(is_new, Tensor):
+        torch.where(is_new, fresh, residual, out=residual)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from gradwire.adaptive import Layout
@@ -12,6 +14,34 @@ from gradwire.codec import Codec
 from gradwire.codecs.cast import Identity
 
 _RAW = Identity()
+_FEW = 256
+
+
+class Due:
+    """Is what is owed of a part to be delivered? Not if its gradient is zero, which is sent then.
+
+    DDP throws away the mean of a parameter that no worker used, and all that it delivers. Jobs ask
+    before they change anything, and the first of them looks. On a GPU the answer stays there.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = values
+        self._lock = threading.Lock()
+        self._share: float | Tensor | None = None
+
+    def share(self) -> float | Tensor:
+        """1 if it is, else 0."""
+        with self._lock:
+            if self._share is None:
+                self._share = _share_of(self._values)
+            return self._share
+
+
+def _share_of(values: Tensor) -> float | Tensor:
+    """Is any value not zero? Mostly the first few say so."""
+    if values.device.type != "cpu":
+        return values.any().to(torch.float32)
+    return float(bool(values[:_FEW].any()) or bool(values[_FEW:].any()))
 
 
 @dataclass(frozen=True)
@@ -21,7 +51,8 @@ class Part:
     tensor: the parameter's number, the same on every rank.
     codec: what encodes it; raw if nothing is said.
     residual: what is owed of it (float32, as long as `values`), if there is error feedback.
-    share: how much of the residual is to be delivered.
+    share: how much of the residual is to be delivered: a number, or a scalar on a GPU.
+    due: what decides at the last moment whether any of it is.
     layout: for codecs that look at the parameter as more than a flat vector.
     name: for messages to people.
     watch: is told what this worker's messages lose: the place of a slice, what was encoded of it,
@@ -32,7 +63,8 @@ class Part:
     tensor: int
     codec: Codec = _RAW
     residual: Tensor | None = None
-    share: float = 1.0
+    share: float | Tensor = 1.0
+    due: Due | None = None
     layout: Layout | None = None
     name: str = ""
     watch: Callable[[int, Tensor, Tensor], None] | None = None
@@ -75,21 +107,30 @@ class Slice:
     def residual(self) -> Tensor | None:
         """What is owed of it and is to be delivered now, at least in part."""
         residual = self.part.residual
-        return (
-            residual[self.start : self.stop] if residual is not None and self.part.share else None
-        )
+        return residual[self.start : self.stop] if residual is not None and self._is_due else None
 
     @property
     def undue(self) -> Tensor | None:
         """What is owed of it, if nothing of that is to be delivered now."""
         residual = self.part.residual
-        is_due = residual is None or self.part.share
-        return None if is_due or residual is None else residual[self.start : self.stop]
+        return None if residual is None or self._is_due else residual[self.start : self.stop]
+
+    @property
+    def _is_due(self) -> bool:
+        """A share that only the GPU knows may be zero, and is multiplied by."""
+        return isinstance(self.part.share, Tensor) or self.part.share != 0
 
     @property
     def is_followed(self) -> bool:
         """Must what was encoded, and what was sent of it, be kept until the mean has come?"""
         return self.residual is not None or self.part.watch is not None
+
+    def decided(self) -> Slice:
+        """It, with the share that its part is due."""
+        due = self.part.due
+        if due is None:
+            return self
+        return replace(self, part=replace(self.part, share=self.part.share * due.share(), due=None))
 
 
 def whole(parts: Sequence[Part]) -> list[Slice]:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from gradwire.collectives import framing
-from gradwire.collectives.feedback import owe, sources, tell
+from gradwire.collectives.feedback import all_finite, owe, sources, tell
 from gradwire.collectives.parts import Part, whole
-from gradwire.kernels.exact import is_finite
 from gradwire.key import Key
 from gradwire.transport.link import Link
 
@@ -43,8 +42,7 @@ def _settle(
 
     Only the owner of a shard sees its mean, so owners tell everyone.
     """
-    finite = link.gather_sizes([int(is_finite(mean))])
+    finite = link.gather_flags(all_finite(mean))
     with link.account.timed("decode"):
-        for own, source, (is_kept,) in zip(sent, inputs, finite, strict=True):
-            if is_kept:
-                owe(own.piece, source, own.subtract)
+        for own, source, is_new in zip(sent, inputs, finite, strict=True):
+            owe(link, own.piece, source, own.subtract, is_new)

@@ -70,7 +70,7 @@ class Relay(Collective):
         return []
 
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:
-        mean = torch.empty(vectors[0].numel(), dtype=torch.float32)
+        mean = torch.empty(vectors[0].numel(), device=vectors[0].device)
         shards = deal(whole([Part(mean, key.tensor, codec)]), len(vectors))
         for owner, shard in enumerate(shards):
             for piece in shard:
@@ -183,7 +183,7 @@ def _simulate_piece(
     """The mean of one stretch."""
     start, numel = piece.start, piece.numel
     parts = [vector[start : piece.stop] for vector in vectors]
-    room = torch.empty(codec.max_nbytes(numel), dtype=torch.uint8)
+    room = torch.empty(codec.max_nbytes(numel), dtype=torch.uint8, device=parts[0].device)
     payloads, keys = [], []
     for rank, part in enumerate(parts):
         if rank != owner:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from gradwire.codec import NOTHING, Adder, Codec, SummableCodec
+from gradwire.codec import Adder, Codec, SummableCodec
 from gradwire.collectives.feedback import settle
 from gradwire.collectives.parts import Slice
 from gradwire.key import Key
@@ -51,9 +52,9 @@ def agree(link: Link, pieces: Sequence[Slice], inputs: Sequence[Tensor]) -> list
         shared = [codec.statistics(x) for codec, x in zip(codecs, inputs, strict=True)]
     for op in ("max", "sum"):
         places = [i for i, codec in enumerate(codecs) if codec.statistics_op == op]
-        joined = torch.cat([NOTHING, *(shared[i] for i in places)])
-        if not joined.numel():
+        if not any(shared[i].numel() for i in places):
             continue
+        joined = torch.cat([shared[i] for i in places])
         link.sum_in_order(joined) if op == "sum" else link.all_reduce(joined, op)
         link.account.message(0, joined.nbytes)
         for i, found in zip(
@@ -79,11 +80,12 @@ def combined(codec: SummableCodec, vectors: Sequence[Tensor]) -> Tensor:
 def simulate_sum(adder: Adder, vectors: Sequence[Tensor], key: Key, offset: int = 0) -> Tensor:
     """The mean of `vectors`, one of each rank in order, whose codes are added."""
     numel, key = vectors[0].numel(), key.of(rank=0)
-    codes = torch.empty(len(vectors), adder.code_nbytes(numel), dtype=torch.uint8)
+    room = partial(torch.empty, dtype=torch.uint8, device=vectors[0].device)
+    codes = room((len(vectors), adder.code_nbytes(numel)))
     for rank, (vector, code) in enumerate(zip(vectors, codes, strict=True)):
         adder.encode(vector, code, key.of(rank=rank), offset)
-    total = torch.empty(adder.total_nbytes(numel), dtype=torch.uint8)
+    total = room(adder.total_nbytes(numel))
     adder.add(codes, total, numel, key, offset)
-    mean = torch.empty(numel, dtype=torch.float32)
+    mean = torch.empty(numel, device=vectors[0].device)
     adder.decode(total, mean, key, offset)
     return mean

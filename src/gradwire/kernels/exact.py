@@ -21,10 +21,22 @@ _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
 
 
 def sqrt(x: Tensor) -> Tensor:
-    """The square root, rounded to nearest; NumPy leaves it to the processor."""
+    """The square root, rounded to nearest; NumPy leaves it to the processor.
+
+    On a GPU that of float32 is taken in float64: no root of 24 bits is so close to the middle of
+    two float32 that its last bits there could matter.
+    """
+    if x.device.type != "cpu":
+        assert x.dtype == torch.float32, "float64 roots are for the CPU"
+        return x.double().sqrt().float()  # bits: see above
     out = torch.empty_like(x)
     np.sqrt(x.numpy(), out=out.numpy())
     return out
+
+
+def divide(x: Tensor, by: float, out: Tensor | None = None) -> Tensor:
+    """x / by, rounded to nearest. On a GPU torch would multiply by 1 / by, if that is a number."""
+    return torch.div(x, x.new_full((), by), out=out)
 
 
 def tree_sum(values: Tensor) -> Tensor:

@@ -13,20 +13,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.futures import Future
 
 from gradwire.codec import FLOAT_DTYPES, Codec
 from gradwire.codecs.cast import Identity
 from gradwire.collectives.collective import Sighting
-from gradwire.collectives.parts import Part, Slice, cut, whole
+from gradwire.collectives.parts import Due, Part, Slice, cut, whole
 from gradwire.key import Key
 from gradwire.reduction.adaptation import Adaptation
 from gradwire.reduction.policy import MIN_NUMEL
 from gradwire.reduction.residuals import Residuals
 from gradwire.reduction.route import Route
 from gradwire.reduction.small import SmallParts, reduce_raw, reduce_sparse
-from gradwire.transport.executor import Executor, Job, join
+from gradwire.transport.device import Taken
+from gradwire.transport.executor import Executor, Job, give_back, join
 from gradwire.transport.link import Link, LinkError
 
 CHUNK = 1 << 20
@@ -36,7 +38,6 @@ Few, so that while one chunk is on the wire another is encoded; but each costs t
 messages, so not too few. At 1 Gbit/s half as many took 5 % longer among four workers and a quarter
 a third longer; four times as many took 14 % longer between two.
 """
-_FEW = 256
 
 
 def chunk_values(world: int) -> int:
@@ -66,7 +67,7 @@ class Reducer:
         seed: int = 0,
     ) -> None:
         self.link = link
-        self.residuals = Residuals() if residuals is None else residuals
+        self.residuals = Residuals(link.device) if residuals is None else residuals
         self._options: dict[str, Any] = {"error_feedback": error_feedback, "speaks": link.rank == 0}
         self.route = Route.of(codec, link.size, collective=collective, **self._options)
         self.routes = {codec: self.route}
@@ -136,23 +137,30 @@ class Reducer:
 
         `last` ends the step. Small parts may wait for it, to travel with those of other buckets.
         """
-        small, coded = self._sort(parts)
+        if bucket.is_sparse:
+            futures = [executor.submit(partial(reduce_sparse, values=bucket))]
+            self._end_bucket(executor, last=last)
+            return join(futures, lambda results: results[0])
+        taken = self.link.device.take(bucket)
+        small, coded = self._sort(_within(taken, parts))
         chunks = [(route, chunk) for route in coded for chunk in self._chunks(coded[route])]
         jobs = [self._job(route, chunk) for route, chunk in chunks]
-        if bucket.is_sparse:
-            jobs = [partial(reduce_sparse, values=bucket)]
-        elif bucket.numel() and (not coded or self.step < self.warmup_steps):
-            jobs, chunks, coded, small = [partial(reduce_raw, values=bucket)], [], {}, []
-        futures = [executor.submit(job) for job in jobs]
+        if bucket.numel() and (not coded or self.step < self.warmup_steps):
+            jobs, chunks, coded, small = [partial(reduce_raw, values=taken.values)], [], {}, []
+        futures = [executor.submit(partial(_after, taken, job)) for job in jobs]
         if small:
-            self._small.add(small)
+            self._small.add(small, taken)
             futures.append(self._small.done)
+        self._end_bucket(executor, last=last)
+        routes = [route for route, _ in chunks]
+        return give_back(futures, partial(self._learn, coded, routes), taken, self.link.device)
+
+    def _end_bucket(self, executor: Executor, *, last: bool) -> None:
+        """Send the small parts if it is time to."""
         if self._small.numel and (last or self._small.numel >= self.chunk):
             waiting, self._small = self._small, SmallParts()
             executor.submit(waiting.job(), waiting.done)
         self.step += last
-        routes = [route for route, _ in chunks]
-        return join(futures, partial(self._finish, bucket, coded, routes))
 
     def _sort(self, parts: Sequence[Part]) -> tuple[list[Part], dict[Route, list[Part]]]:
         """Those that travel raw, and the others by route, with codec and residual."""
@@ -169,12 +177,9 @@ class Reducer:
         return small, coded
 
     def _owing(self, part: Part) -> Part:
-        """`part` with its residual; none of it is due if the gradient is zero, which is sent then.
-
-        DDP throws away the mean of a parameter that no worker used, and all that it delivers.
-        """
+        """`part` with its residual."""
         residual = self.residuals.of(part.key, part.values.numel())
-        return replace(part, residual=residual, share=0.0 if _is_zero(part.values) else part.share)
+        return replace(part, residual=residual, due=Due(part.values))
 
     def _chunks(self, parts: Sequence[Part]) -> Iterator[list[Slice]]:
         count = -(-sum(part.values.numel() for part in parts) // self.chunk)
@@ -183,31 +188,35 @@ class Reducer:
     def _job(self, route: Route, chunk: Sequence[Slice]) -> Job:
         return partial(_reduce, route, chunk, Key(seed=self.seed, step=self.step))
 
-    def _finish(
-        self,
-        bucket: Tensor,
-        coded: Mapping[Route, Sequence[Part]],
-        routes: Sequence[Route],
-        results: Sequence[Any],
-    ) -> Tensor:
+    def _learn(
+        self, coded: Mapping[Route, Sequence[Part]], routes: Sequence[Route], results: Sequence[Any]
+    ) -> None:
         """Let codecs learn from what the jobs have seen; `routes` has the route of each job."""
         for route, parts in coded.items():
             if route.adaptation is not None:
                 pairs = zip(routes, results, strict=False)
                 seen = [each for of, sightings in pairs if of is route for each in sightings]
                 route.adaptation.finish(parts, seen)
-        return results[0] if bucket.is_sparse else bucket
 
 
-def _is_zero(values: Tensor) -> bool:
-    """Is every value zero? Mostly the first few say no."""
-    return not (bool(values[:_FEW].any()) or bool(values[_FEW:].any()))
+def _within(taken: Taken, parts: Sequence[Part]) -> Sequence[Part]:
+    """`parts`, which tile a tensor that was taken, of the values that jobs work on."""
+    if taken.values is taken.tensor:
+        return parts
+    pieces = torch.split(taken.values, [part.values.numel() for part in parts])
+    return [replace(part, values=x) for part, x in zip(parts, pieces, strict=True)]
+
+
+def _after(taken: Taken, job: Job, link: Link) -> Any:
+    """Do `job` when its values are there."""
+    taken.ready()
+    return job(link)
 
 
 def _reduce(route: Route, chunk: Sequence[Slice], key: Key, link: Link) -> list[Sighting]:
     """Replace each slice by its mean; an error says which codec and parameters it is about."""
     try:
-        return route.reduce(link, chunk, key)
+        return route.reduce(link, [piece.decided() for piece in chunk], key)
     except LinkError:
         raise
     except Exception as error:

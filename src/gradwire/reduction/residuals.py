@@ -11,18 +11,25 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from gradwire.transport.device import HOST, Device
+
 
 class Residuals:
-    """One flat float32 tensor for each name, zero until something is owed."""
+    """One flat float32 tensor for each name, zero until something is owed.
 
-    def __init__(self) -> None:
+    They are where jobs work on `device`, and are touched there and nowhere else.
+    """
+
+    def __init__(self, device: Device = HOST) -> None:
+        self.device = device
         self._owed: dict[str, Tensor] = {}
         self._before: dict[str, Tensor] | None = None
 
     def of(self, name: str, numel: int) -> Tensor:
         """What is owed of the `numel` values called `name`."""
         if name not in self._owed:
-            self._owed[name] = torch.zeros(numel)
+            with self.device.entered():
+                self._owed[name] = torch.zeros(numel, device=self.device.memory)
         return self._owed[name]
 
     @property
@@ -30,7 +37,7 @@ class Residuals:
         """Memory that they take, and the copy of them if there is one."""
         return sum(each.nbytes for each in (*self._owed.values(), *(self._before or {}).values()))
 
-    def scale(self, factor: float) -> None:
+    def scale(self, factor: float | Tensor) -> None:
         """Multiply all that is owed."""
         for residual in self._owed.values():
             residual.mul_(factor)
@@ -52,14 +59,25 @@ class Residuals:
             else:
                 residual.zero_()
 
+    def undo_if(self, undone: Tensor) -> None:
+        """`undo` if a scalar on the device says so."""
+        for name, residual in self._owed.items():
+            before = (self._before or {}).get(name)
+            kept = torch.zeros_like(residual) if before is None else before
+            torch.where(undone, kept, residual, out=residual)
+
     def save(self, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """A copy of those called in `sizes`, of so many values each."""
-        return {name: self.of(name, numel).clone() for name, numel in sizes.items()}
+        """A copy of those called in `sizes`, of so many values each, on the CPU."""
+        owed = {name: self.of(name, numel) for name, numel in sizes.items()}
+        with self.device.entered():
+            return {name: residual.to("cpu", copy=True) for name, residual in owed.items()}
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Owe what is saved and nothing else."""
-        for name, residual in self._owed.items():
-            if name not in saved:
-                residual.zero_()
-        for name, residual in saved.items():
-            self.of(name, residual.numel()).copy_(residual)
+        known = {name: self.of(name, residual.numel()) for name, residual in saved.items()}
+        with self.device.entered():
+            for name, residual in self._owed.items():
+                if name in known:
+                    residual.copy_(saved[name])
+                else:
+                    residual.zero_()

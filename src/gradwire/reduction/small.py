@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from gradwire.collectives.parts import Part
+from gradwire.transport.device import Taken
 from gradwire.transport.link import Link
 
 
@@ -22,15 +23,17 @@ class SmallParts:
     def __init__(self) -> None:
         self.done: Future[Any] = Future()
         self._waiting: list[Part] = []
+        self._taken: list[Taken] = []
 
     @property
     def numel(self) -> int:
         """How many values wait."""
         return sum(part.values.numel() for part in self._waiting)
 
-    def add(self, parts: Sequence[Part]) -> None:
-        """Let `parts` wait."""
+    def add(self, parts: Sequence[Part], taken: Taken) -> None:
+        """Let `parts` wait, which are of what was taken."""
         self._waiting += parts
+        self._taken.append(taken)
 
     def job(self) -> Callable[[Link], None]:
         """Replace everything that waits by its mean over the workers.
@@ -40,7 +43,11 @@ class SmallParts:
         """
         waiting = [part.values for part in sorted(self._waiting, key=lambda part: part.tensor)]
 
+        taken = self._taken
+
         def reduce(link: Link) -> None:
+            for each in taken:
+                each.ready()
             for dtype in dict.fromkeys(values.dtype for values in waiting):
                 reduce_joined(link, [v for v in waiting if v.dtype == dtype])
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from torch.futures import Future
 
-from gradwire import scratch
 from gradwire.transport.executor import Job
 from gradwire.transport.link import Link, LinkError
 from gradwire.transport.tickets import Ticket, Tickets
@@ -109,9 +108,11 @@ class _Crew:
             jobs.put((lambda link: None, Tickets().make(), Future()))
 
     def _run(self, link: Link, jobs: _Queue) -> None:
-        with scratch.using(link.scratch):
+        with link.entered():
             while self._do_next(link, jobs):
                 pass
+        if self._failure is None:
+            link.device.drain()
         link.leave()
 
     def _do_next(self, link: Link, jobs: _Queue) -> bool:

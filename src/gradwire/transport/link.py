@@ -13,9 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gradwire.scratch import Scratch
+from gradwire import scratch
 from gradwire.transport import groups
 from gradwire.transport.account import Account, ring_nbytes
+from gradwire.transport.device import HOST, Device
 from gradwire.transport.tickets import Ticket
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
@@ -34,12 +35,30 @@ def share_over(links: Sequence[Link], rows: Sequence[Sequence[Tensor]]) -> None:
         for link, own in zip(links, rows, strict=True):
             others = [(link.rank + hop) % link.size for hop in range(1, link.size)]
             stack.enter_context(link._sending(len(others) * own[link.rank].nbytes))
-            group, mine = link.group, own[link.rank]
-            works += [dist.irecv(own[i], group=group, group_src=i) for i in reversed(others)]
-            works += [dist.isend(mine, group=group, group_dst=i) for i in others]
+            works += _batched(link, own, others) if link.batches else _one_by_one(link, own, others)
         for work in works:
             assert work is not None
             work.wait()
+
+
+def _one_by_one(link: Link, own: Sequence[Tensor], others: list[int]) -> list[dist.Work | None]:
+    """Every message on its way when it can be."""
+    group, mine = link.group, own[link.rank]
+    return [
+        *(dist.irecv(own[i], group=group, group_src=i) for i in reversed(others)),
+        *(dist.isend(mine, group=group, group_dst=i) for i in others),
+    ]
+
+
+def _batched(link: Link, own: Sequence[Tensor], others: list[int]) -> list[dist.Work]:
+    """All at once: with NCCL a message may wait for one after it. What is empty is not sent."""
+    rows = [(dist.irecv, own[i], i) for i in others] + [
+        (dist.isend, own[link.rank], i) for i in others
+    ]
+    ops = [
+        dist.P2POp(op, row, group=link.group, group_peer=i) for op, row, i in rows if row.numel()
+    ]
+    return dist.batch_isend_irecv(ops) if ops else []
 
 
 def add_in_order(rows: Tensor) -> Tensor:
@@ -55,18 +74,22 @@ def add_in_order(rows: Tensor) -> Tensor:
 
 
 class Link:
-    """Blocking collectives over one process group, counted and timed.
+    """Collectives over one process group, counted and timed.
 
-    Its scratch memory is for whoever uses it, the codecs in their thread too.
+    They block: on the CPU the thread, on a GPU the queue, so that there a call returns when what is
+    to be done is queued. Its scratch memory, on `device`, is for whoever uses it, the codecs in
+    their thread too.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, device: Device = HOST) -> None:
+        self.device = device
+        self.batches = device.memory.type != "cpu"
         self._entered = [group]  # shared with `holding`: who leaves leaves for all
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.account = Account()
         self._is_direct = 2 < self.size <= _FEW and dist.get_backend(group) == "gloo"
-        self.scratch = Scratch()
+        self.scratch = scratch.Scratch()
         self._ticket: Ticket | None = None
 
     @property
@@ -81,9 +104,15 @@ class Link:
         if group is not None:
             groups.leave(group)
 
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Inside, this thread works for the link: on its device, with its memory."""
+        with self.device.entered(), scratch.using(self.scratch):
+            yield
+
     def room(self, name: str, nbytes: int) -> Tensor:
         """`nbytes` bytes of scratch memory called `name`; what they held before is lost."""
-        return self.scratch.take(name, nbytes, torch.uint8)
+        return self.scratch.take(name, nbytes, torch.uint8, self.device.memory)
 
     def floats(self, name: str, numel: int) -> Tensor:
         """Scratch memory for `numel` float32 values."""
@@ -178,6 +207,14 @@ class Link:
         out = torch.empty(self.size, len(sizes), dtype=torch.int64)
         self.all_gather(out.view(-1), torch.tensor(sizes, dtype=torch.int64))
         return [[int(size) for size in row] for row in out.tolist()]
+
+    def gather_flags(self, flag: bool | Tensor) -> Sequence[bool | Tensor]:
+        """Every worker's `flag`. One on a GPU stays there, and so do those of the others."""
+        if not isinstance(flag, Tensor):
+            return [bool(theirs) for (theirs,) in self.gather_sizes([int(flag)])]
+        flags = self.room("flags", self.size)
+        self.all_gather(flags, flag.view(1).to(torch.uint8))
+        return list(flags.to(torch.bool).unbind())
 
     @contextmanager
     def _sending(self, nbytes: int) -> Iterator[None]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import platform
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,10 +19,12 @@ from gradwire.codecs import as_codec
 from gradwire.codecs.cast import Identity
 from gradwire.planner.auto.settings import Auto, as_auto
 from gradwire.reduction import streams
-from gradwire.reduction.parameters import num_reduced, parameters_of
+from gradwire.reduction.parameters import Parameter, num_reduced, parameters_of
 from gradwire.reduction.policy import Policy, policy_of
 from gradwire.reduction.reducer import Reducer
+from gradwire.reduction.rehearsal import rehearse
 from gradwire.transport import groups
+from gradwire.transport.gpu import device_for
 from gradwire.transport.lanes import Lanes
 from gradwire.transport.link import Link
 
@@ -52,6 +55,7 @@ def attach(
     policy = policy_of(policy, min_numel)
     parameters = parameters_of(module)
     policy.check([p.name for p in parameters])
+    memory = _memory_of(parameters, is_auto=auto is not None)
     settings = {
         "codec": str(auto or codec),
         "policy": str(policy),
@@ -63,7 +67,8 @@ def attach(
         "scaler": scaler is not None,
         "parameters": [(p.name, tuple(p.value.shape), p.is_trained) for p in parameters],
     }
-    link = Link(module.process_group)
+    device = device_for(module.process_group, memory, beside=True)
+    link = Link(module.process_group, device)
     own_offer = (uuid.uuid4().hex, streams.open_numbers(), platform.node())
     offers = check_agreement(settings, link, own_offer)
     reducer = Reducer(
@@ -76,8 +81,11 @@ def attach(
         warmup_steps=policy.warmup_steps,
         chunk=chunk,
     )
-    own = groups.same_members(module.process_group, f"gradwire/{offers[0][0]}", lanes)
-    links, pilot = [Link(group) for group in own], None
+    for route in reducer.routes.values():
+        rehearse(route.codec, route.collective, link.size, device)
+    name, count = f"gradwire/{offers[0][0]}", lanes if device.memory.type == "cpu" else 1
+    own = groups.same_members(module.process_group, name, count, device.memory)
+    links, pilot = [Link(group, device) for group in own], None
     if auto is not None:
         neighbours = [node for _, _, node in offers].count(platform.node())
         pilot = start(auto, parameters, policy, reducer, links, neighbours)
@@ -106,14 +114,27 @@ def _check_module(module: DistributedDataParallel) -> None:
             '`torch._dynamo.config.optimize_ddp = "python_reducer"` gives a hook one gradient at a '
             "time; leave it at its default."
         )
-    devices = {p.device.type for p in module.parameters()}
-    if devices != {"cpu"}:
-        raise NotImplementedError(
-            f"gradwire trains on CPU tensors so far, but the module is on {sorted(devices)}; move "
-            "it with `.cpu()`."
-        )
     if getattr(module, "_comm_hooks", None):
         raise RuntimeError(
             "this DDP module has a communication hook already, and takes only one; it may come "
             "from `register_comm_hook`, an earlier `attach`, or DDP's `mixed_precision`."
         )
+
+
+def _memory_of(parameters: Sequence[Parameter], *, is_auto: bool) -> torch.device:
+    """Where the module is."""
+    devices = sorted({p.value.device for p in parameters}, key=str)
+    if len(devices) > 1:
+        raise NotImplementedError(
+            f"gradwire trains modules on one device, got one on {', '.join(map(str, devices))}; "
+            "attach to one module for each, or move it."
+        )
+    if devices and devices[0].type != "cpu":
+        sparse = [p.name for p in parameters if p.is_sparse]
+        if sparse or is_auto:
+            what = f"sparse gradients ({', '.join(sparse)})" if sparse else '"auto"'
+            raise NotImplementedError(
+                f"{what} are for modules on the CPU so far, got one on {devices[0]}; "
+                + ("use `sparse=False`." if sparse else "attach a codec such as `qsgd:bits=4`.")
+            )
+    return devices[0] if devices else torch.device("cpu")

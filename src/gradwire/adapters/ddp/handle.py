@@ -16,7 +16,7 @@ from gradwire.codec import Codec
 from gradwire.collectives.parts import Part
 from gradwire.planner.auto.settings import Auto
 from gradwire.reduction.checkpoint import Checkpoint, Progress
-from gradwire.reduction.loss_scale import LossScale
+from gradwire.reduction.loss_scale import loss_scale
 from gradwire.reduction.parameters import Parameter
 from gradwire.reduction.plan import Plan, plan
 from gradwire.reduction.reducer import Reducer
@@ -41,7 +41,7 @@ class DDPHandle(Handle):
         pilot: Pilot | None = None,
     ) -> None:
         residuals = reducer.residuals
-        super().__init__(residuals, LossScale(scaler, residuals, reducer.adaptations))
+        super().__init__(residuals, loss_scale(scaler, residuals, reducer.adaptations))
         self._parameters = parameters
         self._by_id = {id(p.value): p for p in parameters}
         self._numbers = {p.name: p.number for p in parameters}

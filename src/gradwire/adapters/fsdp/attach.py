@@ -23,9 +23,13 @@ from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec
 from gradwire.codecs import as_codec
 from gradwire.codecs.cast import Identity
+from gradwire.collectives import COLLECTIVES
 from gradwire.reduction.reducer import Reducer
+from gradwire.reduction.rehearsal import rehearse
 from gradwire.reduction.residuals import Residuals
 from gradwire.reduction.streams import check_seed
+from gradwire.transport import groups
+from gradwire.transport.gpu import device_for
 from gradwire.transport.link import Link
 
 
@@ -64,19 +68,27 @@ def attach(
     }
     if weights is not None:
         _check_weights(weights)
+    memory = _memory_of(found, replicas)
     for group in dict.fromkeys(each.group for each in found):  # in one order on all ranks
         _check_leg(scattering, group, settings)
     if replicas is not None:
         _check_leg(codec, replicas, settings)
     options: dict[str, Any] = {"error_feedback": error_feedback, "min_numel": min_numel}
-    residuals = Residuals()
+    residuals = Residuals(device_for(found[0].group, memory, beside=False))
     scatterer = Scatterer(scattering, residuals, **options)
     between = None
     if replicas is not None:
-        between = Reducer(Link(replicas), codec, residuals=residuals, seed=seed, **options)
+        link = Link(replicas, device_for(replicas, memory, beside=False))
+        between = Reducer(link, codec, residuals=residuals, seed=seed, **options)
+        rehearse(codec, between.route.collective, link.size, link.device)
     gatherer = None if weights is None else Gatherer(weights, min_numel=min_numel)
     units = _units(found, legs=2 if between is None else between.link.size + 1)
-    handle = FSDPHandle(units, scatterer, between, gatherer, residuals, seed=seed, scaler=scaler)
+    for coded in (scattering, weights):
+        if coded is not None:
+            rehearse(coded, COLLECTIVES["all_gather"], found[0].group.size(), residuals.device)
+    handle = FSDPHandle(
+        units, scatterer, between, gatherer, residuals, seed=seed, scaler=scaler, memory=memory
+    )
     for each, unit in zip(found, units, strict=True):
         each.module.set_custom_reduce_scatter(Scatter(handle, unit))
         if gatherer is not None:
@@ -105,6 +117,7 @@ class _Found:
     weights: Tensor
     gathers: bool
     exchanges: bool
+    device: torch.device
 
 
 def _find(root: FSDPModule) -> list[_Found]:
@@ -132,6 +145,7 @@ def _found(name: str, module: FSDPModule, group: Any) -> _Found:
         weights=_buffer(group, group.fsdp_params, policy.param_dtype),
         gathers=isinstance(group._all_gather_comm, Gather),
         exchanges=isinstance(group._all_reduce_hook, Exchange),
+        device=group.device,
     )
 
 
@@ -175,11 +189,26 @@ def _check_module(name: str, groups: list[Any]) -> None:
                 'over that itself, uncompressed. Shard it over the other one, `mesh["shard"]`, '
                 'and pass `replicas=mesh["replicate"]` to `attach`.'
             )
-        if group.device.type != "cpu":
-            raise NotImplementedError(
-                f"gradwire trains on CPU tensors so far, but '{name}' is on {group.device.type}; "
-                "move it with `.cpu()`."
-            )
+
+
+def _memory_of(found: list[_Found], replicas: dist.ProcessGroup | None) -> torch.device:
+    """Where the modules are; FSDP's thread cannot wait for copies to the CPU and back."""
+    devices = {each.device for each in found}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise NotImplementedError(f"gradwire trains modules on one device, got {names}; move them.")
+    (device,) = devices
+    if device.type == "cpu":
+        return device
+    over = [each.group for each in found] + ([] if replicas is None else [replicas])
+    others = {str(groups.backend_of(group, device)) for group in over} - {"nccl"}
+    if others:
+        raise NotImplementedError(
+            f"under FSDP gradients on {device} are reduced over nccl, got {', '.join(others)}; "
+            "make the mesh with `init_device_mesh('cuda', ...)`, or train with "
+            "DistributedDataParallel, which takes gloo."
+        )
+    return device
 
 
 def _check_leg(codec: Codec, group: dist.ProcessGroup, settings: dict[str, Any]) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from gradwire import scratch
 from gradwire.adapters.fsdp.gatherer import Gatherer
 from gradwire.adapters.fsdp.plan import ShardedPlan, plan
 from gradwire.adapters.fsdp.scatterer import Scatterer
@@ -23,12 +23,14 @@ from gradwire.codec import Codec
 from gradwire.collectives.parts import Part
 from gradwire.key import Key
 from gradwire.reduction.checkpoint import Checkpoint, Progress
-from gradwire.reduction.loss_scale import LossScale
+from gradwire.reduction.loss_scale import loss_scale
 from gradwire.reduction.reducer import Reducer
 from gradwire.reduction.residuals import Residuals
 from gradwire.reduction.stats import Stats
 from gradwire.transport.account import Account
+from gradwire.transport.device import HOST
 from gradwire.transport.executor import Inline
+from gradwire.transport.gpu import device_for
 from gradwire.transport.link import Link
 
 Links = dict[dist.ProcessGroup, Link]
@@ -52,13 +54,15 @@ class FSDPHandle(Handle):
         *,
         seed: int,
         scaler: GradScaler | None = None,
+        memory: torch.device = HOST.memory,
     ) -> None:
-        super().__init__(residuals, LossScale(scaler, residuals))
+        super().__init__(residuals, loss_scale(scaler, residuals))
         self._units = units
         self._scatterer = scatterer
         self._between = between
         self._gatherer = gatherer
         self._seed = seed
+        self._memory = memory
         self._steps = {unit.name: 0 for unit in units}
         self._links: Links = {}
         self._weight_links: Links = {}
@@ -88,14 +92,15 @@ class FSDPHandle(Handle):
         self._scale.follow()
         if not self._owing([unit]).keys().isdisjoint((unit.within, unit.between)):
             unit.check_whole(buffer)
-        link, replica = _link(self._links, group), self._between.link.rank if self._between else 0
+        link = self._link(self._links, group)
+        replica = self._between.link.rank if self._between else 0
         key = Key(self._seed, self._steps[unit.name], unit.stream(replica))
         parts = self._scatterer.parts(unit, buffer, key)
         if self._log is not None:
             self._log.sends(buffer.numel(), (link.size - 1) / link.size)
             if self._between is None:  # else its error is that of the other leg
                 parts = [self._log.watched(unit.label, part) for part in parts]
-        with scratch.using(link.scratch):
+        with link.entered():
             self._scatterer.reduce(link, buffer, parts, out, key, factor)
         if self._between is None:
             self._count(unit, self._scatterer.is_coded(buffer))
@@ -122,8 +127,8 @@ class FSDPHandle(Handle):
         assert self._gatherer is not None
         is_first = not self._is_closed and group.size() == unit.shards
         key = Key(self._seed, self._steps[unit.name], unit.first) if is_first else None
-        link = _link(self._weight_links, group)
-        with scratch.using(link.scratch):
+        link = self._link(self._weight_links, group)
+        with link.entered():
             self._gatherer.gather(link, out, own, key)
 
     def stats(self) -> Stats:
@@ -200,9 +205,8 @@ class FSDPHandle(Handle):
         between = [] if self._between is None else [self._between.link]
         return [*self._links.values(), *between]
 
-
-def _link(links: Links, group: dist.ProcessGroup) -> Link:
-    """That of `links` over `group`, made if there is none yet."""
-    if group not in links:
-        links[group] = Link(group)
-    return links[group]
+    def _link(self, links: Links, group: dist.ProcessGroup) -> Link:
+        """That of `links` over `group`, made if there is none yet."""
+        if group not in links:
+            links[group] = Link(group, device_for(group, self._memory, beside=False))
+        return links[group]

@@ -17,6 +17,7 @@ from gradwire.adapters.fsdp.units import Unit
 from gradwire.codec import FLOAT_DTYPES, Codec
 from gradwire.codecs.cast import Identity
 from gradwire.collectives.parts import Part
+from gradwire.kernels.exact import divide
 from gradwire.key import Key
 from gradwire.reduction.residuals import Residuals
 from gradwire.transport.link import Link
@@ -97,4 +98,4 @@ def _reduce_raw(link: Link, buffer: Tensor, out: Tensor, factor: float | None) -
             first = link.floats("mean", out.numel()).copy_(first)
         for shard in others:
             first.add_(shard)
-        out.copy_(first.div_(link.size) if factor is None else first.mul_(factor))
+        out.copy_(divide(first, link.size, first) if factor is None else first.mul_(factor))

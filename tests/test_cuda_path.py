@@ -1,0 +1,453 @@
+"""The CUDA path without a GPU: the order of streams, what is read by the host, and every bit.
+
+`cuda_model.py` has a GPU that computes on the CPU and notices races. Results must be those of the
+CPU path, bit for bit, over real gloo: what NCCL would do with the same messages awaits hardware.
+"""
+
+import ast
+import gc
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import gradwire as gw
+from cuda_model import GPU, GPUTensor, HostSyncError, Machine, RaceError
+from gradwire import kernels
+from gradwire.adapters import functional
+from gradwire.adapters.ddp.handle import DDPHandle
+from gradwire.adapters.fsdp.gatherer import Gatherer
+from gradwire.adapters.fsdp.handle import FSDPHandle
+from gradwire.adapters.fsdp.scatterer import Scatterer
+from gradwire.adapters.fsdp.units import Unit
+from gradwire.adaptive import Layout
+from gradwire.collectives.choose import choose
+from gradwire.kernels import cpu
+from gradwire.reduction import streams
+from gradwire.reduction.parameters import Parameter
+from gradwire.reduction.reducer import Reducer
+from gradwire.reduction.rehearsal import check_sizes, rehearse
+from gradwire.reduction.residuals import Residuals
+from gradwire.transport import gpu, groups
+from gradwire.transport.device import HOST, Taken, nothing
+from gradwire.transport.gpu import Here, Side, Staged, device_for
+from gradwire.transport.lanes import Lanes
+from gradwire.transport.link import Link
+from world import data
+
+SIZES = {"first": 9000, "bias": 300, "second": 5000}
+BUCKETS = [("second",), ("first", "bias")]
+INF_AT, ZERO_AT, STEPS = 2, 3, 5
+PAIRED = ("send", "recv_")
+"""Messages between two, which are sent in one batch; nothing is sent of what is empty."""
+MADE = "gradwire/test_cuda_path"
+
+
+def gpu_kernels():
+    """The names that `kernels/gpu` has; to import it takes Triton."""
+    tree = ast.parse(Path(kernels.__file__).with_name("gpu").joinpath("__init__.py").read_text())
+    lists = [n.value for n in tree.body if isinstance(n, ast.Assign)]
+    return ast.literal_eval(lists[0])
+
+
+@contextmanager
+def installed(backend="nccl", missing=()):
+    """A machine in place of CUDA, whose groups send by `backend`."""
+    gc.freeze()  # what was there before need not be looked at again
+    machine = Machine()
+    names = [name for name in gpu_kernels() if name not in missing]
+    old = gpu.CUDA, gpu.Future, kernels._gpu, groups.backend_of
+    batch, machine.batched = dist.batch_isend_irecv, 0
+
+    def counted(ops):
+        machine.batched += len(ops)
+        return batch(ops)
+
+    dist.batch_isend_irecv = counted
+    gpu.CUDA, gpu.Future = machine, machine.future
+    kernels._gpu = lambda device: machine.kernels(names, cpu)
+    groups.backend_of = lambda group, device: backend
+    try:
+        with machine.running():
+            yield machine
+    finally:
+        gpu.CUDA, gpu.Future, kernels._gpu, groups.backend_of = old
+        dist.batch_isend_irecv = batch
+
+
+class Bucket:
+    """What DDP hands to a hook."""
+
+    def __init__(self, buffer, parameters):
+        self.buffer, self.parameters = (lambda: buffer), (lambda: parameters)
+
+
+class Scaler:
+    """A loss scale that falls after the step with an inf, as GradScaler's does."""
+
+    def __init__(self, scale):
+        self._scale, self.steps = scale, 0
+
+    def get_scale(self):
+        return float(self._scale)
+
+    def state_dict(self):
+        return {"_growth_tracker": self.steps}
+
+    def update(self, step):
+        self.steps += 1
+        self._scale.mul_(0.5 if step == INF_AT else 1.0)
+
+
+def gradient(rank, name, step):
+    values = data(rank, SIZES[name], seed=10 * step + len(name))
+    if step == ZERO_AT and name == "first":
+        values.zero_()
+    if step == INF_AT and name == "second" and rank == 1:
+        values[17] = torch.inf
+    return values
+
+
+def handle_over(device, spec, options, scaler):
+    """What `attach` makes, for parameters of no module."""
+    rest = {k: v for k, v in options.items() if k in ("collective", "error_feedback")}
+    world = dist.group.WORLD
+    link = Link(world, device)
+    reducer = Reducer(link, gw.parse(spec), min_numel=1000, chunk=4096, **rest)
+    for route in reducer.routes.values():
+        rehearse(route.codec, route.collective, link.size, device)
+    count = 3 if isinstance(device, Staged) else 1
+    handle_over.made = getattr(handle_over, "made", 0) + 1
+    own = groups.same_members(world, f"{MADE}/{handle_over.made}", count)
+    values = {name: torch.empty(numel) for name, numel in SIZES.items()}
+    parameters = [
+        Parameter(name, i, x, Layout.of(x), is_trained=True, is_sparse=False)
+        for i, (name, x) in enumerate(values.items())
+    ]
+    lanes = Lanes([Link(group, device) for group in own])
+    handle = DDPHandle(
+        parameters, reducer, lanes, streams.Stream(3, 0), num_reduced=3, scaler=scaler
+    )
+    return handle, values
+
+
+def train(rank, device, spec, options, machine=None):
+    """The means of some steps, and what is owed in the end."""
+    put = machine.put if machine else torch.Tensor.clone
+    get = machine.get if machine else torch.Tensor.clone
+    scale = put(torch.tensor([1024.0])) if options.get("scaled") else None
+    scaler = None if scale is None else Scaler(scale)
+    handle, values = handle_over(device, spec, options, scaler)
+    hook, means = handle.hook(), []
+    for step in range(STEPS):
+        buckets, futures = [], []
+        for names in BUCKETS:
+            buckets.append(put(torch.cat([gradient(rank, name, step) for name in names])))
+            with machine.hot() if machine else nullcontext():
+                futures.append(hook(None, Bucket(buckets[-1], [values[name] for name in names])))
+        with machine.hot() if machine else nullcontext():
+            results = [future.wait() for future in futures]
+        assert all(result is bucket for result, bucket in zip(results, buckets, strict=True))
+        means += [get(bucket) for bucket in buckets]
+        if scaler is not None:
+            scaler.update(step)
+    state = handle.state_dict()
+    handle.close()
+    return torch.cat(means), state[f"rank{rank}"]["residuals"], handle.stats()
+
+
+def both_ways(rank, spec, options, make, backend):
+    """Train by the CPU and by the model of a GPU: equal bits, no race, nothing freed too early."""
+    expected, owed, _ = train(rank, HOST, spec, options)
+    with installed(backend) as machine:
+        found, found_owed, stats = train(rank, make(GPU), spec, options, machine)
+        gc.collect()
+        assert machine.freed == [], machine.freed
+        log = [what for what, _ in machine.log]
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert owed.keys() == found_owed.keys()
+    for name, residual in owed.items():
+        assert torch.equal(found_owed[name], residual), name
+    assert {"record", "wait", "record_stream"} <= set(log)
+    assert machine.batched == sum(name in PAIRED for name, _ in machine.sent)
+    return machine.sent, stats.bytes_sent
+
+
+OVER_NCCL = [
+    ("qsgd:bits=4", {}),
+    ("qsgd:bits=2", {"collective": "two_shot", "error_feedback": True}),
+    ("qsgd:bits=2", {"collective": "relay", "error_feedback": True}),
+    ("qsgd:bits=2", {"collective": "all_gather", "error_feedback": True, "scaled": True}),
+    ("dqsg", {}),
+    ("dqsg:levels=1", {"collective": "relay", "error_feedback": True, "scaled": True}),
+    ("global-qsgd", {"error_feedback": True}),
+    ("global-qsgd:norm=l2", {"collective": "all_reduce", "error_feedback": True}),
+    ("global-qsgd:dither=subtractive", {"collective": "all_reduce"}),
+    ("global-qsgd:dither=exponential", {}),
+    ("fp16", {"scaled": True}),
+    ("bf16", {}),
+    ("none", {}),
+]
+
+
+AMONG_MORE = [
+    ("qsgd:bits=4", {}),
+    ("dqsg:levels=1", {"collective": "relay", "error_feedback": True, "scaled": True}),
+    ("global-qsgd:norm=l2", {"error_feedback": True}),
+    ("bf16", {}),
+]
+"""Where owners of shards do what two workers do for themselves."""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ddp_over_nccl_is_ordered_by_events_and_bitwise_that_of_the_cpu(worlds, size):
+    """All workers send the same messages in the same order, of types that NCCL has."""
+    for spec, options in OVER_NCCL if size == 2 else AMONG_MORE:
+        sent, _ = zip(*worlds[size].run(both_ways, spec, options, Side, "nccl"), strict=True)
+        assert sent[0], spec
+        shared = [[name for name, _ in each if name not in PAIRED] for each in sent]
+        assert all(each == shared[0] for each in shared), spec
+
+
+@pytest.mark.parametrize("spec", ["qsgd:bits=2,wire=elias", "topk", "ndqsg:max_failures=1"])
+def test_ddp_over_gloo_is_staged_and_takes_every_codec(worlds, spec):
+    options = {"scaled": False}
+    answers = worlds[2].run(both_ways, spec, options, Staged, "gloo")
+    assert all(sent == [] for sent, _ in answers)  # nothing was sent from the GPU itself
+
+
+def fsdp_steps(rank, spec, options, machine=None):
+    """Shards of means, weights, and what is owed, with the streams of FSDP's own code."""
+    numel, world = 6000, dist.group.WORLD
+    device = Here(GPU) if machine else HOST
+    shards = world.size()
+    like = torch.empty(shards * numel, device="meta")
+    unit = Unit("layer", 0, rank, shards, like, like)
+    residuals = Residuals(device)
+    link = Link(world, Here(GPU) if machine else HOST)
+    feeds = {"error_feedback": options["error_feedback"], "min_numel": 100}
+    between = Reducer(link, gw.parse(spec), residuals=residuals, **feeds)
+    scaler = Scaler((machine.put if machine else torch.clone)(torch.tensor([1024.0])))
+    handle = FSDPHandle(
+        [unit], Scatterer(gw.parse(spec), residuals, **feeds), between,
+        Gatherer(gw.QSGD(bits=8), min_numel=100), residuals, seed=1,
+        scaler=scaler if options["error_feedback"] else None, memory=device.memory,
+    )  # fmt: skip
+    found = []
+    for step in range(STEPS):
+        weights = data(rank, numel, seed=step)
+        gradients = data(rank, shards * numel, seed=100 + step)
+        if step == INF_AT and rank == 1:
+            gradients[7] = torch.inf
+        if machine is None:
+            out, mean = torch.empty_like(gradients), torch.empty(numel)
+            handle.gather(unit, out, weights, world)
+            handle.scatter(unit, gradients, mean, world, None)
+            handle.exchange(unit, mean)
+            found += [out, mean]
+        else:
+            found += _as_fsdp_calls(machine, handle, unit, weights, gradients)
+        scaler.update(step)
+    return torch.cat(found), handle.state_dict()[f"rank{rank}"]["residuals"]
+
+
+def _as_fsdp_calls(machine, handle, unit, weights, gradients):
+    """As in `foreach_all_gather` and `foreach_reduce` of torch 2.13."""
+    if not hasattr(machine, "fsdp"):
+        machine.fsdp = [machine.Stream() for _ in range(3)]
+    gathers, scatters, reduces = machine.fsdp
+    default, world, found = machine.current_stream(), dist.group.WORLD, []
+    weights, buffer = machine.put(weights), machine.put(gradients)
+    gathers.wait_stream(default)
+    with machine.stream(gathers), machine.hot():
+        out = torch.empty(gradients.numel(), device=GPU)
+        handle.gather(unit, out, weights, world)
+    default.wait_stream(gathers)
+    found.append(machine.get(out))
+    gathers.wait_stream(default)  # or `out`, which is of that stream, must not be freed
+    scatters.wait_stream(default)
+    with machine.stream(scatters), machine.hot():
+        mean = torch.empty(weights.numel(), device=GPU)
+        handle.scatter(unit, buffer, mean, world, None)
+    reduces.wait_stream(scatters)
+    with machine.stream(reduces), machine.hot():
+        handle.exchange(unit, mean)
+        cast = mean.to(torch.float64)
+    del mean  # FSDP lets go of it here, and its memory is of another stream
+    default.wait_stream(reduces)
+    found.append(machine.get(cast).float())
+    reduces.wait_stream(default)
+    return found
+
+
+def fsdp_both_ways(rank, spec, options):
+    expected, owed = fsdp_steps(rank, spec, options)
+    with installed() as machine:
+        found, found_owed = fsdp_steps(rank, spec, options, machine)
+        gc.collect()
+        assert machine.freed == [], machine.freed
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert owed.keys() == found_owed.keys()
+    assert all(torch.equal(found_owed[name], owed[name]) for name in owed)
+    return bool(owed)
+
+
+@pytest.mark.parametrize(
+    ("spec", "feeds"), [("qsgd:bits=4", False), ("dqsg:levels=1", True), ("none", False)]
+)
+def test_fsdp_over_nccl_works_on_the_streams_of_fsdp(worlds, spec, feeds):
+    assert worlds[2].run(fsdp_both_ways, spec, {"error_feedback": feeds}) == [feeds, feeds]
+
+
+def functional_both_ways(rank, spec, backend):
+    x = data(rank, 7001)
+    functional._steps.clear()
+    expected = [gw.all_reduce(x.clone(), spec) for _ in range(2)]
+    functional._steps.clear()
+    with installed(backend) as machine:
+        for each in expected:
+            tensor = machine.put(x)
+            with machine.hot() if backend == "nccl" else nullcontext():
+                assert gw.all_reduce(tensor, spec) is tensor
+            assert torch.equal(machine.get(tensor), each)
+            del tensor
+        gc.collect()
+        assert machine.freed == [], machine.freed
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_all_reduce_is_on_the_current_stream(worlds, backend):
+    for spec in ["qsgd:bits=4", "global-qsgd", "none"]:
+        worlds[2].run(functional_both_ways, spec, backend)
+
+
+# What the model would notice.
+
+
+def unordered(self, tensor):
+    return Taken(tensor, tensor, nothing)
+
+
+def elsewhere(self, taken, done):
+    with gpu.CUDA.stream(gpu.CUDA.Stream()):
+        done.set_result(taken.tensor)
+
+
+def unlooked(self, taken, done):
+    with gpu.CUDA.stream(self._up):
+        taken.tensor.copy_(taken.values, non_blocking=True)
+    done.set_result(taken.tensor)
+
+
+MUTANTS = {
+    "the side stream does not wait for the bucket": (Side, "take", unordered),
+    "the result is that of another stream": (Side, "give", elsewhere),
+    "residuals are made on the caller's stream": (Residuals, "of", None),
+    "the caller does not wait for the copy back": (Staged, "give", unlooked),
+}
+
+
+def broken_of(self, name, numel):
+    if name not in self._owed:
+        self._owed[name] = torch.zeros(numel, device=self.device.memory)
+    return self._owed[name]
+
+
+def run_broken(rank, mutant):
+    where, name, function = MUTANTS[mutant]
+    whole = getattr(where, name)
+    setattr(where, name, function or broken_of)
+    make, backend = (Staged, "gloo") if where is Staged else (Side, "nccl")
+    try:
+        both_ways(rank, "qsgd:bits=2", {"error_feedback": True}, make, backend)
+    except (AssertionError, RuntimeError) as error:
+        return str(error)
+    finally:
+        setattr(where, name, whole)
+    return ""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_wait_that_is_missing_is_noticed(worlds, mutant):
+    assert any("may be at it" in error for error in worlds[2].run(run_broken, mutant))
+
+
+@pytest.mark.parametrize("make", [Side, Here, Staged])
+@pytest.mark.parametrize("says", [True, False])
+def test_memory_is_kept_for_the_stream_that_uses_it(monkeypatch, make, says):
+    if not says:
+        monkeypatch.setattr(GPUTensor, "record_stream", lambda tensor, stream: None)
+    with installed() as machine:
+        device, other = make(GPU), machine.Stream()
+        tensor = machine.put(torch.ones(100))
+        other.wait_stream(machine.current_stream())
+        with machine.stream(other if make is Here else machine.current_stream()):
+            taken = device.take(tensor)
+            with device.entered():
+                taken.ready()
+                taken.values.mul_(2.0)
+            device.give(taken, device.future())
+        del tensor, taken
+        gc.collect()
+        assert bool(machine.freed) is not says
+
+
+# What is refused.
+
+
+def test_sizes_that_nccl_cannot_know_are_refused():
+    with installed():
+        device = Side(GPU)
+        for spec in ("qsgd:wire=elias", "qsgd:wire=zstd", "qsgd:wire=huffman", "dqsg:step=1.0"):
+            with pytest.raises(ValueError, match=r"differ in size.*use `wire=packed`"):
+                check_sizes(gw.parse(spec), device)
+        with pytest.raises(NotImplementedError, match=r"decides from step to step.*over gloo"):
+            check_sizes(gw.NDQSG(wire="packed"), device)
+    check_sizes(gw.parse("qsgd:wire=elias"), HOST)
+
+
+@pytest.mark.parametrize("spec", ["eden", "fft", "topk", "qsgd:bits=4"])
+def test_a_kernel_that_is_missing_is_missed_before_training(spec):
+    with installed(missing=("dequantize_mean",)):
+        codec = gw.parse(spec)
+        with pytest.raises((AttributeError, ValueError)):
+            rehearse(codec, choose(codec, 2), 2, Side(GPU))
+
+
+def test_what_is_neither_nccl_nor_gloo_is_refused():
+    with pytest.raises(NotImplementedError, match=r"CUDA over nccl or gloo; got meta over this"):
+        device_for(None, torch.device("meta"), beside=True)
+    with installed("ucc"), pytest.raises(NotImplementedError, match=r"got cuda:0 over ucc"):
+        device_for(None, GPU, beside=True)
+    with installed("gloo"):
+        assert isinstance(device_for(None, GPU, beside=True), Staged)
+
+
+def test_the_model_raises_where_the_host_would_wait():
+    with installed() as machine:
+        x = machine.put(torch.ones(4))
+        with machine.hot():
+            for wait in (bool, float, torch.nonzero, GPUTensor.tolist, GPUTensor.cpu):
+                with pytest.raises(HostSyncError):
+                    wait(x[0] if wait in (bool, float) else x)
+            with pytest.raises(HostSyncError):
+                machine.default.synchronize()
+        with pytest.raises(RaceError), machine.stream(machine.Stream()):
+            x.add_(1.0)
+
+
+def test_tensors_count_the_updates_of_a_scaler():
+    """`ScaleOnGPU` relies on it: the host asks no GPU whether the scale has changed."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer, versions = torch.optim.SGD([weight], lr=0.1), []
+    for factor in (1.0, torch.inf, 1.0):
+        optimizer.zero_grad()
+        scaler.scale((weight * factor).sum()).backward()
+        versions.append(scaler._scale._version)
+        assert scaler._scale._version == versions[-1]
+        scaler.step(optimizer)
+        scaler.update()
+    assert len(set(versions)) == 3
