@@ -13,6 +13,7 @@ from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec, check_input
 from gradwire.codecs import as_codec
 from gradwire.collectives.parts import Part
+from gradwire.key import Key
 from gradwire.reduction.reducer import Reducer
 from gradwire.reduction.rehearsal import check_sizes
 from gradwire.reduction.streams import check_seed
@@ -61,12 +62,18 @@ def all_reduce(
     doubts = codec.doubts_alone() if isinstance(codec, AdaptiveCodec) else None
     if doubts is not None and link.rank == 0:
         warnings.warn(doubts, stacklevel=2)
-    reducer.step = _steps.get(group, 0)
-    _steps[group] = reducer.step + 1
+    key = next_key(group, seed)
+    reducer.step = key.step
+    _steps[group] = key.step + 1
     flat = tensor.detach().view(-1)
-    part = Part(flat, _number(group), name="tensor")
+    part = Part(flat, key.tensor, name="tensor")
     reducer.submit(Inline(link), flat, [part], last=True).wait()
     return tensor
+
+
+def next_key(group: dist.ProcessGroup, seed: int = 0) -> Key:
+    """What the next call among `group` draws from: `simulate` gives its mean with this key."""
+    return Key(seed=seed, step=_steps.get(group, 0), tensor=_number(group))
 
 
 def _number(group: dist.ProcessGroup) -> int:

@@ -26,11 +26,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec
 from gradwire.codecs import parse
 from gradwire.kernels.cpu import threads
 from gradwire.key import Key
+from gradwire.lab.steps import steps_of
 from gradwire.terminal.output import counted
 
 EAGER_LEVELS, EAGER_BLOCK = 7, 512
@@ -51,6 +51,7 @@ class Setup:
     repeat: int
     seconds: float
     seed: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ class Bench:
         self.setup = setup
         self.key = Key(seed=setup.seed)
         codecs = [parse(spec) for spec in setup.specs]
-        self.x = _gaussian(setup.numel, setup.seed).to(getattr(torch, setup.dtype))
+        drawn = _gaussian(setup.numel, setup.seed)
+        self.x = drawn.to(setup.device, getattr(torch, setup.dtype))
         self.values = self.x.float()
         self.out = self.values.clone()
         with _threads(setup.threads):
@@ -152,9 +154,9 @@ class Bench:
         return turns if rounds % EAGER_EVERY else [self.eager, *turns]
 
     def _subject(self, spec: str, codec: Codec) -> Subject:
-        if isinstance(codec, AdaptiveCodec):
-            codec, *_ = codec.examples(self.setup.numel)
-        room = torch.empty(codec.max_nbytes(self.setup.numel), dtype=torch.uint8).zero_()
+        codec, *_ = steps_of(codec, self.setup.numel, self.x.device)
+        nbytes = codec.max_nbytes(self.setup.numel)
+        room = torch.empty(nbytes, dtype=torch.uint8, device=self.x.device).zero_()
         encode = partial(codec.encode_into, self.x, room, self.key)
         payload = room[: encode()]
         nmse = self._nmse(codec, payload)
@@ -197,9 +199,17 @@ def _gaussian(numel: int, seed: int) -> Tensor:
 
 
 def _seconds(work: Callable[[], object]) -> float:
+    _wait()
     start = perf_counter()
     work()
+    _wait()
     return perf_counter() - start
+
+
+def _wait() -> None:
+    """Until GPUs have done what was asked of them, if there are any."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
 
 
 def _square(x: Tensor) -> float:

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 import gradwire as gw
-from gradwire.adaptive import AdaptiveCodec
 from gradwire.lab.algorithms import parse_algorithm
 from gradwire.lab.algorithms.base import Course, Replica, Start
 from gradwire.lab.data import Dataset, batches, delayed
@@ -30,6 +29,7 @@ from gradwire.lab.records import (
     ignore,
 )
 from gradwire.lab.remarks import on_run, remarks_to
+from gradwire.lab.steps import steps_of
 from gradwire.lab.tasks import TASKS, Task
 from gradwire.planner.auto.candidates import candidates
 from gradwire.planner.auto.settings import as_auto
@@ -166,6 +166,5 @@ def _compile(spec: str, num_workers: int) -> None:
 
 
 def _simulate(codec: gw.Codec, num_workers: int) -> None:
-    codecs = codec.examples(REHEARSAL_NUMEL) if isinstance(codec, AdaptiveCodec) else (codec,)
-    for each in codecs:
+    for each in steps_of(codec, REHEARSAL_NUMEL):
         gw.simulate(each, list(torch.randn(num_workers, REHEARSAL_NUMEL)), gw.Key())

@@ -51,6 +51,17 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Seat:
+    """What a worker is told when it starts: who it is, where, and whether its events are heard."""
+
+    rank: int
+    num_workers: int
+    place: Place
+    backend: str
+    speaks: bool
+
+
+@dataclass(frozen=True)
 class Worker:
     """One process, as its parent sees it."""
 
@@ -68,19 +79,24 @@ class Worker:
         return message
 
 
-def run(job: Job, num_workers: int, listener: Listener, shape: Shape | None = None) -> None:
-    """Run `job` on `num_workers` fresh processes joined by gloo; rank 0's events reach `listener`.
+def run(
+    job: Job, num_workers: int, listener: Listener, shape: Shape | None = None, *,
+    backend: str = "gloo", all_speak: bool = False,
+) -> None:  # fmt: skip
+    """Run `job` on `num_workers` fresh processes; rank 0's events, or all, reach `listener`.
 
     They are joined by links of that shape, or by loopback. `job` must be picklable. Raises
     `WorkerError` if a worker fails. However this function ends, the workers have ended before it.
     """
     workers: list[Worker] = []
     with places(num_workers, shape) as spots:
+        seats = [
+            Seat(rank, num_workers, place, backend, rank == 0 or all_speak)
+            for rank, place in enumerate(spots)
+        ]
         try:
             with _interrupts_held():
-                workers.extend(
-                    _start(job, rank, num_workers, spot) for rank, spot in enumerate(spots)
-                )
+                workers.extend(_start(job, seat) for seat in seats)
             _watch(workers, listener)
         finally:
             for worker in workers:
@@ -110,13 +126,13 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
-def _start(job: Job, rank: int, num_workers: int, place: Place) -> Worker:
+def _start(job: Job, seat: Seat) -> Worker:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_main, args=(job, rank, num_workers, place, sender))
+    process = context.Process(target=_main, args=(job, seat, sender))
     process.start()
     sender.close()
-    return Worker(rank, process, receiver)
+    return Worker(seat.rank, process, receiver)
 
 
 def _watch(workers: Sequence[Worker], listener: Listener) -> None:
@@ -154,12 +170,12 @@ def _death(exitcode: int | None) -> str:
     return f"ended before its work did, with exit code {exitcode}."
 
 
-def _main(job: Job, rank: int, num_workers: int, place: Place, pipe: Connection) -> None:
+def _main(job: Job, seat: Seat, pipe: Connection) -> None:
     """Be a worker."""
     end_with_parent()
     try:
-        place.join(rank, num_workers)
-        job(pipe.send if rank == 0 else ignore)
+        seat.place.join(seat.rank, seat.num_workers, seat.backend)
+        job(pipe.send if seat.speaks else ignore)
         dist.destroy_process_group()
         pipe.send(Done())
     except BaseException:

@@ -24,7 +24,7 @@ class Place:
     store: str
     namespace: str | None = None
 
-    def join(self, rank: int, num_workers: int) -> None:
+    def join(self, rank: int, num_workers: int, backend: str = "gloo") -> None:
         """Go there, as a fresh process, and set up the process group."""
         if self.namespace is None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -32,7 +32,7 @@ class Place:
             enter(self.namespace)
             os.environ["GLOO_SOCKET_IFNAME"] = IFACE
         store = dist.FileStore(self.store, num_workers)  # type: ignore[attr-defined]
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=num_workers)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=num_workers)
 
 
 @contextmanager
