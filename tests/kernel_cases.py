@@ -17,6 +17,8 @@ import torch
 from gradwire.kernels import cpu
 from gradwire.kernels.formats.fields import Dither, field_width, num_words
 from gradwire.kernels.formats.layout import MIN_SCALE, num_blocks, packed_nbytes
+from gradwire.kernels.formats.lossless import CHUNK
+from gradwire.kernels.formats.lossless import max_nbytes as lossless_nbytes
 from gradwire.kernels.formats.rotation import padded_numel
 from gradwire.kernels.formats.spectra import Form, Kept
 from gradwire.kernels.reference.pack import pack_codes
@@ -349,6 +351,58 @@ def mean_floats(numel, dtype):
             for out_dtype in {dtype, torch.float32}:
                 yield call(rows.clone(), soiled(numel, dtype=out_dtype), key=KEY, offset=1024)
         yield call(rows, soiled(numel, dtype=dtype), key=KEY)
+
+
+# Floats without loss.
+
+
+def any_floats(numel, dtype):
+    """Of a law, with many zeros, of few bits, of any bits at all, and none that is not zero."""
+    integer = torch.int32 if dtype == torch.float32 else torch.int16
+    top = torch.iinfo(integer).max
+    for size in (numel, 2 * CHUNK + 77) if numel == LENGTHS[-1] else (numel,):
+        x = torch.randn(size, generator=random(size))
+        yield from vectors(size, dtype)
+        yield x.to(dtype)
+        yield torch.where(x > 0, x, 0.0).to(dtype)
+        yield x.to(torch.bfloat16).to(dtype)
+        patterns = torch.randint(-top - 1, top + 1, (size,), generator=random(size))
+        yield patterns.to(integer).view(dtype)
+        yield torch.zeros(size, dtype=dtype)
+
+
+def packed_floats(x):
+    room = torch.zeros(lossless_nbytes(x.numel()), dtype=torch.uint8)
+    return room[: cpu.pack_floats(x, room)]
+
+
+@every_float
+def pack_floats(numel, dtype):
+    for x in any_floats(numel, dtype):
+        yield call(x, soiled(lossless_nbytes(x.numel()), dtype=torch.uint8))
+
+
+@every_float
+def unpack_floats(numel, dtype):
+    for x in any_floats(numel, dtype):
+        payload, size = packed_floats(x), x.numel()
+        yield call(payload, soiled(size, dtype=dtype))
+        yield call(payload, soiled(size))
+        yield call(payload, soiled(size), weight=-0.3, accumulate=True)
+        yield call(payload[:-1], soiled(size))
+    for at in range(0, payload.numel() if numel else 0, 7):
+        damaged = packed_floats(torch.randn(numel, generator=random(at)).to(dtype))
+        damaged[at] ^= 1 << at % 8
+        yield call(damaged, soiled(numel))
+
+
+@every_float
+def mean_packed_floats(numel, dtype):
+    for x in any_floats(numel, dtype):
+        others = torch.randn(2, x.numel(), generator=random(1)).to(dtype)
+        payloads = [packed_floats(each) for each in (x, *others)]
+        for count in (1, 3):
+            yield call(payloads[:count], soiled(x.numel()))
 
 
 # Elias's code.

@@ -45,6 +45,7 @@ def test_the_budget_adds_up(spec, shape, tmp_path):
 SPLIT = {
     "none": ["values"],
     "bf16": ["values"],
+    "lossless": ["mark", "heads", "values"],
     "qsgd": ["scales", "codes"],
     "qsgd:bits=4,wire=zstd": ["scales", "codes"],
     "qsgd:bits=4,wire=elias": ["mark", "scales", "codes"],

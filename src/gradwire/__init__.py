@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gradwire.codecs.fft.drop import drop_with_rate as drop_with_rate
     from gradwire.codecs.global_qsgd import GlobalQSGD as GlobalQSGD
     from gradwire.codecs.gradiveq import GradiVeQ as GradiVeQ
+    from gradwire.codecs.lossless import Lossless as Lossless
     from gradwire.codecs.ndqsg import NDQSG as NDQSG
     from gradwire.codecs.powersgd import PowerSGD as PowerSGD
     from gradwire.codecs.qsgd import QSGD as QSGD
@@ -53,6 +54,7 @@ _HOMES = {
     "drop_with_rate": "codecs.fft.drop",
     "GlobalQSGD": "codecs.global_qsgd",
     "GradiVeQ": "codecs.gradiveq",
+    "Lossless": "codecs.lossless",
     "NDQSG": "codecs.ndqsg",
     "PowerSGD": "codecs.powersgd",
     "QSGD": "codecs.qsgd",

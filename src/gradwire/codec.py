@@ -39,6 +39,7 @@ class Codec(ABC):
     unbiased: ClassVar[bool]  # E decode(encode(x)) = x over keys; if not, error feedback is on
     fixed_size: ClassVar[bool] = True  # does the size of a payload depend on the length alone?
     feeds_back: ClassVar[bool] = True  # can a worker tell what its own payload delivers?
+    keeps_bits: ClassVar[bool] = False  # do all bits arrive, also in a 16-bit target of their type?
     collective: ClassVar[str | None] = None  # the one it asks for; None: whichever sends least
     num_seen: ClassVar[int] = 0  # how many numbers `mean_into` returns
 

@@ -167,7 +167,8 @@ class Message:
         """The tensor that it holds; see `decode`."""
         header = self.header
         try:
-            out = torch.empty(header.numel, dtype=torch.float32)
+            dtype = header.dtype if self.codec.keeps_bits else torch.float32
+            out = torch.empty(header.numel, dtype=dtype)
             with scratch.using(Scratch()):
                 self.codec.decode_into(_tensor(self.payload), out, header.key)
             return out.to(header.dtype).reshape(header.shape)

@@ -34,6 +34,7 @@ CODECS = [
     "none",
     "fp16",
     "bf16",
+    "lossless",
     "qsgd:bits=4",
     "qsgd:bits=2,block=128",
     "qsgd:bits=8",

@@ -14,6 +14,7 @@ from gradwire.codecs.eden import EDEN
 from gradwire.codecs.fft import FFTSparse
 from gradwire.codecs.global_qsgd import GlobalQSGD
 from gradwire.codecs.gradiveq import GradiVeQ
+from gradwire.codecs.lossless import Lossless
 from gradwire.codecs.ndqsg import NDQSG
 from gradwire.codecs.powersgd import PowerSGD
 from gradwire.codecs.qsgd import QSGD
@@ -35,6 +36,9 @@ REGISTRY: dict[str, Entry] = {
     "none": Entry(Identity, "float32 as it is; trains bit for bit like plain DDP", ("none",)),
     "fp16": Entry(partial(Cast, "fp16"), "rounded to float16", ("fp16",)),
     "bf16": Entry(partial(Cast, "bf16"), "rounded to bfloat16", ("bf16",)),
+    "lossless": Entry(
+        Lossless, "every bit of every value, with exponents in a prefix code", ("lossless",)
+    ),
     "qsgd": Entry(
         QSGD,
         "stochastic rounding to levels of the block's norm (Alistarh et al. 2017)",

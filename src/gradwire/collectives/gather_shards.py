@@ -27,7 +27,7 @@ def gather_shards(link: Link, codec: Codec, out: Tensor, own: Tensor, key: Key) 
     with link.account.timed("decode"):
         for sent in framing.sent(whole(parts), payloads, key):
             values = sent.piece.values
-            if values.dtype == torch.float32:
+            if values.dtype == torch.float32 or codec.keeps_bits:
                 sent.decode(values)
             else:
                 sent.decode(decoded := link.floats("target", values.numel()))

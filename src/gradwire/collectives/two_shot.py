@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from gradwire.codec import Codec, Seen
@@ -36,6 +37,8 @@ class TwoShot(AllGather):
         all_sizes = framing.announce(link, everything, sizes)
         rows = framing.exchange(link, message, all_sizes, [len(shard) for shard in shards])
         means, seen = framing.average(link, framing.received(shards[link.rank], rows, key))
+        pairs = zip(shards[link.rank], means, strict=True)
+        means = [_as_sent(piece.codec, mean, piece.values.dtype) for piece, mean in pairs]
         replies = _reply(link, shards, means, key.of(rank=0, hop=Hop.MEAN))
         sent = framing.sent(everything, framing.payloads_of(message, sizes), own_key)
         with link.account.timed("decode"):
@@ -45,7 +48,13 @@ class TwoShot(AllGather):
 
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:
         mean, again = super().simulate(codec, vectors, key), key.of(rank=0, hop=Hop.MEAN)
+        mean = _as_sent(codec, mean, vectors[0].dtype)
         return codec.decode(codec.encode(mean, again), mean.numel(), again)
+
+
+def _as_sent(codec: Codec, mean: Tensor, dtype: torch.dtype) -> Tensor:
+    """Where all bits arrive, the mean is rounded to the type of the gradient before it is sent."""
+    return mean.to(dtype) if codec.keeps_bits else mean
 
 
 def _reply(link: Link, shards: Shards, means: Sequence[Tensor], key: Key) -> list[framing.Sent]:

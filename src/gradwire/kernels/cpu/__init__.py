@@ -7,7 +7,7 @@ GIL, and `threads.set_num_threads` cuts large ones into spans for a small pool o
 Beside the files that every backend has, there are those that only Numba needs: `compiler`,
 `intrinsics`, `lanes` and `skinny` (what LLVM is told in its own terms), `calls` (tensors as
 arrays), `butterflies`, `gaussian` and `rotation` (what rotations are made of), `digits` and
-`streams` (what prefix codes are made of), `kept`, `largest` and `rangefloat` (the steps of
+`streams` (what prefix codes are made of), `exponents` and `patterns` (those of `lossless`), `kept`, `largest` and `rangefloat` (the steps of
 `spectra`) and `threads`.
 """
 
@@ -22,6 +22,7 @@ from gradwire.kernels.cpu.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.cpu.floats import mean_floats
 from gradwire.kernels.cpu.huffman import huffman_decode, huffman_encode
 from gradwire.kernels.cpu.levels import add_levels, fit_levels
+from gradwire.kernels.cpu.lossless import mean_packed_floats, pack_floats, unpack_floats
 from gradwire.kernels.cpu.low_rank import (
     add_outer,
     column_products,
@@ -76,7 +77,9 @@ __all__ = [
     "keep_spectra",
     "largest_of_blocks",
     "mean_floats",
+    "mean_packed_floats",
     "orthonormalize",
+    "pack_floats",
     "philox",
     "project",
     "quantize",
@@ -86,4 +89,5 @@ __all__ = [
     "quantize_rotated",
     "row_products",
     "settle_outer",
+    "unpack_floats",
 ]

@@ -47,6 +47,11 @@ def _compiler() -> tuple[str, ...]:
     return numba.__version__, llvmlite.__version__, name, features
 
 
+def has_feature(name: str) -> bool:
+    """Does the processor that kernels are compiled for have it? `name` is LLVM's."""
+    return f"+{name}" in _compiler()[3].split(",")
+
+
 _CACHE_DIR = cache_dir()
 
 

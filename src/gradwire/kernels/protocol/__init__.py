@@ -14,6 +14,7 @@ from gradwire.kernels.protocol.fields import Fields
 from gradwire.kernels.protocol.floats import Floats
 from gradwire.kernels.protocol.huffman import Huffman
 from gradwire.kernels.protocol.levels import Levels
+from gradwire.kernels.protocol.lossless import Lossless
 from gradwire.kernels.protocol.low_rank import LowRank
 from gradwire.kernels.protocol.nested import Nested
 from gradwire.kernels.protocol.philox import Philox
@@ -29,7 +30,7 @@ from gradwire.kernels.protocol.topk import TopK
 
 class Kernels(
     Philox, Scales, Quantize, Dithered, Nested, Exponential, Fields, Sums, Floats, Elias, Huffman,
-    Sparse, Spectra, TopK, Levels, Subspace, LowRank, Rotated, Protocol,
+    Sparse, Spectra, TopK, Levels, Subspace, LowRank, Rotated, Lossless, Protocol,
 ):  # fmt: skip
     """Every kernel; a backend is a module with these functions.
 

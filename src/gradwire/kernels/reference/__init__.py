@@ -11,6 +11,7 @@ from gradwire.kernels.reference.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.reference.floats import mean_floats
 from gradwire.kernels.reference.huffman import huffman_decode, huffman_encode
 from gradwire.kernels.reference.levels import add_levels, fit_levels
+from gradwire.kernels.reference.lossless import mean_packed_floats, pack_floats, unpack_floats
 from gradwire.kernels.reference.low_rank import (
     add_outer,
     column_products,
@@ -65,7 +66,9 @@ __all__ = [
     "keep_spectra",
     "largest_of_blocks",
     "mean_floats",
+    "mean_packed_floats",
     "orthonormalize",
+    "pack_floats",
     "philox",
     "project",
     "quantize",
@@ -75,4 +78,5 @@ __all__ = [
     "quantize_rotated",
     "row_products",
     "settle_outer",
+    "unpack_floats",
 ]
