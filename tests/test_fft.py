@@ -118,6 +118,14 @@ def test_error_feedback_is_on_where_more_than_half_is_dropped(drop, owes):
     assert Route.of(codec, 4, error_feedback=not owes).error_feedback is not owes
 
 
+def test_small_parameters_have_owners_in_turn():
+    parts = [Part(torch.zeros(100), number, gw.FFTSparse()) for number in range(8)]
+    shards = deal(whole(parts), 4)
+    assert [[piece.part.tensor for piece in shard] for shard in shards] == [
+        [0, 4], [1, 5], [2, 6], [3, 7],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("domain", [*DOMAINS, "auto"])
 def test_dropping_nothing_loses_nothing_but_float_rounding(domain):
     codec = gw.FFTSparse(drop=0, bits=None, domain=domain)
