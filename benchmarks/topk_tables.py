@@ -157,8 +157,6 @@ MAKERS: dict[str, Callable[[float], gw.Codec]] = {
     "`topk:bits=1`": lambda p: gw.TopK(p, bits=1),
     "`topk`": gw.TopK,
     "`topk:block=65536`": lambda p: gw.TopK(p, block=65536),
-    "`fft:domain=time`": lambda p: gw.FFTSparse(1 - p, domain="time"),
-    "the same, 6 bits": lambda p: gw.FFTSparse(1 - p, bits=6, mantissa=2, domain="time"),
 }
 
 

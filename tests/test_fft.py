@@ -25,6 +25,7 @@ from gradwire.kernels.formats.layout import packed_nbytes
 from gradwire.kernels.formats.rangefloat import half_eps, is_base, num_positive
 from gradwire.kernels.formats.spectra import Form, Kept
 from gradwire.reduction.reducer import Reducer
+from gradwire.reduction.route import Route
 from gradwire.transport.link import Link
 from laws import reduce_now, roundtrip
 from world import data
@@ -103,6 +104,26 @@ def test_parseval_rejects_a_transform_that_is_not_a_rotation():
     wrong = roundtrip(time, (c.view(-1, 256) / ends).view(-1)).view(-1, 256) * ends
     error = (wrong.view(-1) - c).double().square().sum() / c.double().square().sum()
     assert float(error) > 1.0001 * nmse(codec, x)
+
+
+@pytest.mark.parametrize(
+    ("drop", "owes"),
+    [(0, False), (0.5, False), (0.51, True), (0.85, True), ("0.5@0/0.2@10", False),
+     ("0.2@0/0.9@10", True), ("0.5*linear@10", False), ("0.9*cosine@10", True)],
+)  # fmt: skip
+def test_error_feedback_is_on_where_more_than_half_is_dropped(drop, owes):
+    codec = gw.FFTSparse(drop=drop)
+    assert codec.owes is owes
+    assert Route.of(codec, 4).error_feedback is owes
+    assert Route.of(codec, 4, error_feedback=not owes).error_feedback is not owes
+
+
+def test_small_parameters_have_owners_in_turn():
+    parts = [Part(torch.zeros(100), number, gw.FFTSparse()) for number in range(8)]
+    shards = deal(whole(parts), 4)
+    assert [[piece.part.tensor for piece in shard] for shard in shards] == [
+        [0, 4], [1, 5], [2, 6], [3, 7],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("domain", [*DOMAINS, "auto"])

@@ -36,7 +36,7 @@ class Codec(ABC):
     its `offset`: the result is the same.
     """
 
-    unbiased: ClassVar[bool]  # E decode(encode(x)) = x over keys; if not, error feedback is on
+    unbiased: ClassVar[bool]  # E decode(encode(x)) = x over keys
     fixed_size: ClassVar[bool] = True  # does the size of a payload depend on the length alone?
     feeds_back: ClassVar[bool] = True  # can a worker tell what its own payload delivers?
     keeps_bits: ClassVar[bool] = False  # do all bits arrive, also in a 16-bit target of their type?
@@ -47,6 +47,11 @@ class Codec(ABC):
     def grain(self) -> int | None:
         """A vector may be cut at multiples of this many values; None: it may not be cut."""
         return 1
+
+    @property
+    def owes(self) -> bool:
+        """Is error feedback on, unless it is asked for or refused?"""
+        return not self.unbiased
 
     @abstractmethod
     def max_nbytes(self, numel: int) -> int:

@@ -54,7 +54,7 @@ def _describe(name: str, entry: Entry) -> dict[str, Any]:
         "settings": _defaults(codec, entry),
         "summable": _adds(codec),
         "unbiased": codec.unbiased,
-        "error_feedback": not codec.unbiased,
+        "error_feedback": codec.owes,
         "collectives": {str(world): choose(_first(codec), world).name for world in _WORLDS},
         "examples": [_example(spec) for spec in entry.examples],
     }

@@ -74,7 +74,7 @@ def measure(spec: str, numel: int = _NUMEL, seed: int = 0) -> Rates:
     decode = best(lambda: codec.decode_into(payload, out, key, weight=0.5, accumulate=True))
     codec.decode_into(payload, out, key)
     lost = float((out - x).double().square().sum() / x.double().square().sum())
-    feedback = best(lambda: torch.add(x, x, out=out)) if not parse(spec).unbiased else 0.0
+    feedback = best(lambda: torch.add(x, x, out=out)) if parse(spec).owes else 0.0
     statistics, add = _sums(codec, x, key)
     fed = (2 * feedback + decode) / numel if feedback else 0.0
     return Rates(

@@ -45,7 +45,7 @@ class Route:
                 f"`collective={collective!r}`; leave it out."
             )
         chosen = collectives.choose(_first(codec), world, collective)
-        feedback = not codec.unbiased if error_feedback is None else error_feedback
+        feedback = codec.owes if error_feedback is None else error_feedback
         if feedback:
             _check_feedback(codec, chosen)
         adaptation = None

@@ -35,7 +35,7 @@ class Scatterer:
         min_numel: int = 10_000,
     ) -> None:
         self.codec = codec
-        self.error_feedback = not codec.unbiased if error_feedback is None else error_feedback
+        self.error_feedback = codec.owes if error_feedback is None else error_feedback
         self.min_numel = min_numel
         self._residuals = residuals
 

@@ -47,4 +47,4 @@ class Owed:
 
 
 def _feeds_back(section: Section, feedback: bool | None) -> bool:
-    return not section.codec.unbiased if feedback is None else feedback
+    return section.codec.owes if feedback is None else feedback

@@ -28,11 +28,11 @@ Differences from the paper: blocks instead of one long transform, and the larges
 instead of the whole tensor: optimizers such as AdamW move weights of small gradients as far as
 others, and those would never be sent. It also makes one pass over memory of what took six, lets a
 tensor be cut, and one NaN spoil one block. Real and imaginary parts are selected each on its own.
-Transforms are in float32, not float16. Values are rounded to nearest. Error feedback is on by
-default, and then theta need not diminish. The domain may also be the DCT's or the plain vector
-("time"), or be chosen for each tensor by the energy kept, "auto": white gradients have no spectrum
-to speak of, and the FFT then loses more than plain top-k. Derivations and measured tables:
-docs/codecs/fft.md.
+Transforms are in float32, not float16. Values are rounded to nearest. Where more than half is
+dropped error feedback is on, and then theta need not diminish. The domain may also be the DCT's or
+the plain vector ("time"), or be chosen for each tensor by the energy kept, "auto": white gradients
+have no spectrum to speak of, and the FFT then loses more than plain top-k. Derivations and measured
+tables: docs/codecs/fft.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from torch import Tensor
 
 from gradwire import kernels, scratch
 from gradwire.codec import Seen
-from gradwire.codecs.fft.drop import check_drop, drop_at, least_drop
+from gradwire.codecs.fft.drop import check_drop, drop_at, least_drop, most_drop
 from gradwire.codecs.fft.sparse import SparseCoding, Spectrum, add_spectra
 from gradwire.codecs.gaps import bitmap_nbytes
 from gradwire.codecs.settings import SpelledCodec
@@ -55,6 +55,8 @@ from gradwire.key import Key
 
 DOMAINS = ("time", "fft", "dct")
 _MAX_BLOCK = 1 << 16
+_LITTLE = 0.5
+"""The most that may be dropped for good."""
 _SAMPLE = 1024
 """Blocks that "auto" looks at: all of a vector that has no more, else so many, evenly spaced."""
 
@@ -127,6 +129,11 @@ class FFTSparse(SpelledCodec):
         """The schedule, gaps and zstd make it depend on more than the length."""
         is_steady = not isinstance(self.drop, str) and self.wire == "packed"
         return is_steady and not self._coding.has_gaps(self.count(0))
+
+    @property
+    def owes(self) -> bool:
+        """Only where more than half is dropped; for less, what comes late does more harm."""
+        return most_drop(self.drop) > _LITTLE
 
     def count(self, step: int) -> int:
         """How many coefficients of a whole block are kept at `step`: never none."""

@@ -59,6 +59,14 @@ def least_drop(drop: float | str) -> float:
     return 0.0 if decay is not None else min(value for _, value in steps)
 
 
+def most_drop(drop: float | str) -> float:
+    """The largest fraction at any step."""
+    if not isinstance(drop, str):
+        return drop
+    first, decay, steps = _read(drop)
+    return first if decay is not None else max(value for _, value in steps)
+
+
 def check_drop(drop: object) -> None:
     """Refuse what is neither a fraction in [0, 1) nor a schedule of such."""
     if isinstance(drop, str):
