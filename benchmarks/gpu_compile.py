@@ -41,7 +41,7 @@ TARGETS = {
 }
 USUAL = {
     "WIDTH": 4, "SPAN": 512, "TILES": 1, "L2": False, "ADD": False, "PLANES": False,
-    "DITHER": False, "BITS": 10, "NARROW": 0, "ALIGNED": True, "BLOCK": 4096,
+    "DITHER": False, "BITS": 2, "NARROW": 0, "ALIGNED": True, "BLOCK": 4096,
     "SIZE": 256, "SHIFT": 22, "DOMAIN": 1, "REST": False, "BACK": True,
 }  # fmt: skip
 FREE = {"RATIO", "TOTAL_WIDTH"}

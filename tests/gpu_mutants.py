@@ -84,6 +84,17 @@ def reads_whole_bitmaps(bitmap, first, stop, rows: tl.constexpr, size: tl.conste
 
 
 @jit
+def cuts_after_the_first(start, inside, total, number, count):
+    value = tl.load(start, mask=inside, other=0).to(tl.float32, bitcast=True)
+    return number * 0 + 1, value.to(tl.float64)
+
+
+@jit
+def a_code_too_far(codes, row, place, chosen, count, number, is_whole, WIDTH: tl.constexpr):
+    return tl.load(codes + row * count + place, mask=chosen, other=0).to(tl.int32)
+
+
+@jit
 def _round(x, out, ROUND: tl.constexpr):
     at = tl.program_id(0) * 4096 + tl.arange(0, 4096)
     tl.store(out + at, ROUND(tl.load(x + at)))
@@ -118,6 +129,8 @@ MUTANTS = {
     "bits": ("topk", "store_bitmap", writes_whole_bitmaps, "largest_of_blocks", "OutsideError"),
     "not reversed": ("fourier", "reversed_bits", in_their_order, "add_spectra", "other bits"),
     "other bits": ("coefficients", "load_bits", reads_whole_bitmaps, "add_spectra", "OutsideError"),
+    "another cut": ("levels", "_best_cut", cuts_after_the_first, "fit_levels", "other bits"),
+    "not packed": ("levels", "load_codes", a_code_too_far, "add_levels", "OutsideError"),
     "digits": ("pack", "place_of", lambda width, digit: 0, "dequantize", "other bits"),
 }
 """(module, what is replaced in it, by what, the kernel that is called, what is noticed)"""

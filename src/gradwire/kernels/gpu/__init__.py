@@ -18,6 +18,7 @@ from gradwire.kernels.gpu.dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.gpu.exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.gpu.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.gpu.floats import mean_floats
+from gradwire.kernels.gpu.levels import add_levels, fit_levels
 from gradwire.kernels.gpu.nested import add_nested, quantize_nested
 from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
@@ -28,6 +29,7 @@ from gradwire.kernels.gpu.topk import largest_of_blocks
 from gradwire.kernels.protocol import Kernels
 
 __all__ = [
+    "add_levels",
     "add_nested",
     "add_packed",
     "add_spectra",
@@ -40,6 +42,7 @@ __all__ = [
     "exp_dequantize",
     "exp_quantize",
     "exp_reduce",
+    "fit_levels",
     "keep_spectra",
     "largest_of_blocks",
     "mean_floats",
