@@ -27,6 +27,7 @@ from triton.runtime.jit import JITFunction, mangle_type
 
 from gradwire.kernels import gpu
 from gradwire.kernels.gpu.compiler import EXACT, THREADS
+from gradwire.kernels.gpu.sparse import sums_of_gaps
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from kernel_cases import TABLE
@@ -87,6 +88,8 @@ def variants(name: str) -> list[Variant]:
         if name == "block_scales":  # a block of more tiles than one launch folds
             for norm in ("max", "l2"):
                 gpu.block_scales(torch.empty(1 << 20), torch.empty(1), block=None, norm=norm)
+        if name == "gap_sizes":  # launched for as many as the device has counted
+            sums_of_gaps(torch.empty(8, dtype=torch.int64))
     finally:
         JITFunction.run = run
     return list(found)

@@ -23,6 +23,7 @@ from gradwire.kernels.gpu.nested import add_nested, quantize_nested
 from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.gpu.scales import block_scales
+from gradwire.kernels.gpu.sparse import gap_decode, gap_encode, gap_sizes
 from gradwire.kernels.gpu.spectra import add_spectra, keep_spectra
 from gradwire.kernels.gpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.gpu.topk import largest_of_blocks
@@ -43,6 +44,9 @@ __all__ = [
     "exp_quantize",
     "exp_reduce",
     "fit_levels",
+    "gap_decode",
+    "gap_encode",
+    "gap_sizes",
     "keep_spectra",
     "largest_of_blocks",
     "mean_floats",

@@ -40,6 +40,6 @@ def _count_bits(bitmap, counts, stop):
 def bits_up_to(bitmap: Tensor) -> Tensor:
     """How many bits are set up to the end of each span (int64)."""
     spans = -(-8 * bitmap.numel() // SPAN.value)
-    counts = bitmap.new_empty(spans, dtype=torch.int64)
+    counts = bitmap.new_zeros(spans, dtype=torch.int64)
     launch(_count_bits, spans, bitmap, counts, bitmap.numel())
     return counts.cumsum(0)  # bits: integers
