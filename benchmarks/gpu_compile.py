@@ -23,13 +23,14 @@ from triton import knobs
 
 from gpu_launches import TARGETS, Launch, Variant, caught, compiled, variant_of
 from gradwire.kernels import gpu
+from gradwire.kernels.gpu.sparse import sums_of_gaps
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from kernel_cases import TABLE
 
 USUAL = {
     "WIDTH": 4, "SPAN": 512, "TILES": 1, "L2": False, "ADD": False, "PLANES": False,
-    "DITHER": False, "BITS": 10, "NARROW": 0, "ALIGNED": True, "BLOCK": 4096,
+    "DITHER": False, "BITS": 2, "NARROW": 0, "ALIGNED": True, "BLOCK": 4096,
     "SIZE": 256, "SHIFT": 22, "DOMAIN": 1, "REST": False, "BACK": True,
     "BASE": True, "CENTRE": True, "COLUMNS": 512,
 }  # fmt: skip
@@ -57,6 +58,8 @@ def launches(name: str) -> list[Launch]:
         if name == "block_scales":  # a block of more tiles than one launch folds
             for norm in ("max", "l2"):
                 gpu.block_scales(torch.empty(1 << 20), torch.empty(1), block=None, norm=norm)
+        if name == "gap_sizes":  # launched for as many as the device has counted
+            sums_of_gaps(torch.empty(8, dtype=torch.int64))
     return found
 
 

@@ -105,6 +105,27 @@ def rounds_twice(a, b, c):
 
 
 @jit
+def cuts_after_the_first(start, inside, total, number, count):
+    value = tl.load(start, mask=inside, other=0).to(tl.float32, bitcast=True)
+    return number * 0 + 1, value.to(tl.float64)
+
+
+@jit
+def a_code_too_far(codes, row, place, chosen, count, number, is_whole, WIDTH: tl.constexpr):
+    return tl.load(codes + row * count + place, mask=chosen, other=0).to(tl.int32)
+
+
+@jit
+def counts_from_the_start(places, at, inside):
+    return tl.load(places + at, mask=inside, other=0)
+
+
+@jit
+def a_gap_too_many():
+    return tl.program_id(0).to(tl.int64) * 1024 + tl.arange(0, 1024) - 1
+
+
+@jit
 def _round(x, out, ROUND: tl.constexpr):
     at = tl.program_id(0) * 4096 + tl.arange(0, 4096)
     tl.store(out + at, ROUND(tl.load(x + at)))
@@ -143,6 +164,10 @@ MUTANTS = {
     ),
     "not fused": ("subspace", "fused", rounds_twice, "project", "other bits"),
     "a row before": ("subspace", "_tile", a_row_before, "combine", "OutsideError"),
+    "another cut": ("levels", "_best_cut", cuts_after_the_first, "fit_levels", "other bits"),
+    "not packed": ("levels", "load_codes", a_code_too_far, "add_levels", "OutsideError"),
+    "no gaps": ("sparse", "_load_gaps", counts_from_the_start, "gap_encode", "other bits"),
+    "before the first": ("sparse", "_own_gaps", a_gap_too_many, "gap_decode", "OutsideError"),
     "digits": ("pack", "place_of", lambda width, digit: 0, "dequantize", "other bits"),
 }
 """(module, what is replaced in it, by what, the kernel that is called, what is noticed)"""

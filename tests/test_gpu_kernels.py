@@ -20,6 +20,8 @@ pytest.importorskip("triton", reason="the GPU kernels need Triton: pip install g
 from gradwire.kernels import gpu
 
 HERE = Path(__file__).parent
+FOUND = {"bitmaps", "largest"}
+"""Files of what selects values, and says where they are."""
 SPECTRA = {"butterflies", "coefficients", "fourier", "kept"}
 """Files that only `spectra` needs."""
 NAMES = [name for name in dir(kernels.Kernels) if not name.startswith("_")]
@@ -99,8 +101,10 @@ def test_every_kernel_is_in_the_file_of_its_operation():
     for name in gpu.__all__:
         kernel, declared = getattr(gpu, name), getattr(kernels.Kernels, name)
         assert kernel.__module__.split(".")[-1] == declared.__module__.split(".")[-1], name
-    helpers = {"pack", "tiles", "blocks", "compiler", "largest", "rotation", "gaussian", *SPECTRA}
-    assert folder - protocol == helpers
+    helpers = {
+        "pack", "tiles", "blocks", "compiler", "bitmaps", "largest", "rotation", "gaussian",
+    }  # fmt: skip
+    assert folder - protocol == helpers | SPECTRA
     page = (HERE.parent / "docs" / "gpu.md").read_text()
     missing = page.split("## What is missing")[1].split("##")[0]
     assert [name for name in protocol - folder if f"`{name}`" not in missing] == []

@@ -19,11 +19,13 @@ from gradwire.kernels.gpu.dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.gpu.exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.gpu.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.gpu.floats import mean_floats
+from gradwire.kernels.gpu.levels import add_levels, fit_levels
 from gradwire.kernels.gpu.nested import add_nested, quantize_nested
 from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.gpu.rotated import dequantize_rotated, quantize_rotated
 from gradwire.kernels.gpu.scales import block_scales
+from gradwire.kernels.gpu.sparse import gap_decode, gap_encode, gap_sizes
 from gradwire.kernels.gpu.spectra import add_spectra, keep_spectra
 from gradwire.kernels.gpu.subspace import combine, project
 from gradwire.kernels.gpu.sums import add_packed, dequantize_sum
@@ -31,6 +33,7 @@ from gradwire.kernels.gpu.topk import largest_of_blocks
 from gradwire.kernels.protocol import Kernels
 
 __all__ = [
+    "add_levels",
     "add_nested",
     "add_packed",
     "add_spectra",
@@ -45,6 +48,10 @@ __all__ = [
     "exp_dequantize",
     "exp_quantize",
     "exp_reduce",
+    "fit_levels",
+    "gap_decode",
+    "gap_encode",
+    "gap_sizes",
     "keep_spectra",
     "largest_of_blocks",
     "mean_floats",

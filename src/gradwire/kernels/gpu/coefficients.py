@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import triton.language as tl
 
+from gradwire.kernels.gpu.bitmaps import load_bits, store_bitmap
 from gradwire.kernels.gpu.compiler import jit, kernel, static
 from gradwire.kernels.gpu.fourier import one_nan, place_in_time, turned, turned_back
 from gradwire.kernels.gpu.kept import (
@@ -17,14 +18,12 @@ from gradwire.kernels.gpu.kept import (
     fitted_base,
     is_scale,
     load_base,
-    load_bits,
     load_codes,
     sizes_of,
     store_base,
     store_code,
     wanted_of,
 )
-from gradwire.kernels.gpu.largest import store_bitmap
 
 _DCT = tl.constexpr(2)
 

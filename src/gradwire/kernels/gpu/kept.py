@@ -95,14 +95,6 @@ def chosen_of(bits, inside, sizes, count):
 
 
 @jit
-def load_bits(bitmap, first, stop, rows: tl.constexpr, size: tl.constexpr):
-    """The bits (int32) of a bitmap from coefficient `first` on."""
-    at = first // 8 + tl.arange(0, rows)[:, None] * (size // 8) + tl.arange(0, size // 8)[None, :]
-    octets = tl.load(bitmap + at, mask=at < stop, other=0).to(tl.int32)
-    return tl.reshape((octets[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1, (rows, size))
-
-
-@jit
 def load_base(scales, row, inside, WIDTH: tl.constexpr, SHIFT: tl.constexpr):
     """The scales of some rows, of two bytes or, with long mantissas, of four."""
     nbytes: tl.constexpr = 4 if WIDTH and SHIFT < 16 else 2

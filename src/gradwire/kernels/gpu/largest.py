@@ -67,13 +67,3 @@ def ranked(patterns, least, ties):
     counts = tl.cumsum(both, 1)  # bits: integers
     kept = (patterns > least) | (equal & (counts >> 16 <= ties))
     return kept, (counts & 0xFFFF) + tl.minimum(counts >> 16, ties)
-
-
-@jit
-def store_bitmap(bitmap, kept, first, stop):
-    """Write the bits of values from `first` on, up to byte `stop`."""
-    count: tl.constexpr = kept.shape[0] * kept.shape[1] // 8
-    bits = tl.reshape(kept, (count, 8)).to(tl.int32) << tl.arange(0, 8)[None, :]
-    octets = tl.sum(bits, 1).to(tl.uint8)  # bits: integers
-    at = first // 8 + tl.arange(0, count)
-    tl.store(bitmap + at, octets, mask=at < stop)

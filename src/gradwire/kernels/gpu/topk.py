@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton.language as tl
 from torch import Tensor
 
+from gradwire.kernels.gpu.bitmaps import store_bitmap
 from gradwire.kernels.gpu.compiler import jit, kernel, launch
 from gradwire.kernels.gpu.largest import (
     NOT_FINITE,
@@ -18,7 +19,6 @@ from gradwire.kernels.gpu.largest import (
     ranked,
     reaching,
     rows_of,
-    store_bitmap,
     threshold,
     values_left,
 )
