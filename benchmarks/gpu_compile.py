@@ -42,7 +42,7 @@ TARGETS = {
 USUAL = {
     "WIDTH": 4, "SPAN": 512, "TILES": 1, "L2": False, "ADD": False, "PLANES": False,
     "DITHER": False, "BITS": 10, "NARROW": 0, "ALIGNED": True, "BLOCK": 2048,
-    "BASE": True, "CENTRE": True, "COLUMNS": 512,
+    "BASE": True, "CENTRE": True, "COLUMNS": 512, "FILL": False, "RANKS": 4, "EXTRA": True,
 }  # fmt: skip
 FREE = {"RATIO", "TOTAL_WIDTH"}
 """Constants that follow from others."""

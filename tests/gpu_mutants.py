@@ -120,7 +120,9 @@ MUTANTS = {
         "OutsideError",
     ),
     "not fused": ("subspace", "fused", rounds_twice, "project", "other bits"),
-    "a row before": ("subspace", "_tile", a_row_before, "combine", "OutsideError"),
+    "a row before": ("subspace", "tile_of", a_row_before, "combine", "OutsideError"),
+    "a lane more": ("low_rank", "_LANES", tl.constexpr(32), "row_products", "other bits"),
+    "two roundings": ("low_rank", "fused", rounds_twice, "column_products", "other bits"),
     "digits": ("pack", "place_of", lambda width, digit: 0, "dequantize", "other bits"),
 }
 """(module, what is replaced in it, by what, the kernel that is called, what is noticed)"""

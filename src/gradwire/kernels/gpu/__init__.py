@@ -18,6 +18,13 @@ from gradwire.kernels.gpu.dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.gpu.exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.gpu.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.gpu.floats import mean_floats
+from gradwire.kernels.gpu.low_rank import (
+    add_outer,
+    column_products,
+    orthonormalize,
+    row_products,
+    settle_outer,
+)
 from gradwire.kernels.gpu.nested import add_nested, quantize_nested
 from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
@@ -29,8 +36,10 @@ from gradwire.kernels.protocol import Kernels
 
 __all__ = [
     "add_nested",
+    "add_outer",
     "add_packed",
     "block_scales",
+    "column_products",
     "combine",
     "dequantize",
     "dequantize_dithered",
@@ -42,6 +51,7 @@ __all__ = [
     "exp_quantize",
     "exp_reduce",
     "mean_floats",
+    "orthonormalize",
     "philox",
     "project",
     "quantize",
@@ -49,6 +59,8 @@ __all__ = [
     "quantize_fields",
     "quantize_nested",
     "quantize_rotated",
+    "row_products",
+    "settle_outer",
 ]
 
 
