@@ -29,7 +29,7 @@ from gradwire.kernels.gpu.nested import add_nested, quantize_nested
 from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.gpu.rotated import dequantize_rotated, quantize_rotated
-from gradwire.kernels.gpu.scales import block_scales
+from gradwire.kernels.gpu.scales import block_moments, block_scales
 from gradwire.kernels.gpu.subspace import combine, project
 from gradwire.kernels.gpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.protocol import Kernels
@@ -38,6 +38,7 @@ __all__ = [
     "add_nested",
     "add_outer",
     "add_packed",
+    "block_moments",
     "block_scales",
     "column_products",
     "combine",
