@@ -31,8 +31,8 @@ from kernel_cases import TABLE
 USUAL = {
     "WIDTH": 4, "SPAN": 512, "TILES": 1, "L2": False, "ADD": False, "PLANES": False,
     "DITHER": False, "BITS": 2, "NARROW": 0, "ALIGNED": True, "BLOCK": 4096,
-    "SIZE": 256, "SHIFT": 22, "DOMAIN": 1, "REST": False, "BACK": True,
-    "BASE": True, "CENTRE": True, "COLUMNS": 512,
+    "SIZE": 256, "SHIFT": 22, "DOMAIN": 1, "REST": False, "BACK": True, "FILL": False,
+    "BASE": True, "CENTRE": True, "COLUMNS": 512, "RANKS": 4, "EXTRA": True,
 }  # fmt: skip
 """What follows from another constant is not listed."""
 SUM_WIDTH = 6

@@ -163,11 +163,13 @@ MUTANTS = {
         "OutsideError",
     ),
     "not fused": ("subspace", "fused", rounds_twice, "project", "other bits"),
-    "a row before": ("subspace", "_tile", a_row_before, "combine", "OutsideError"),
+    "a row before": ("subspace", "tile_of", a_row_before, "combine", "OutsideError"),
     "another cut": ("levels", "_best_cut", cuts_after_the_first, "fit_levels", "other bits"),
     "not packed": ("levels", "load_codes", a_code_too_far, "add_levels", "OutsideError"),
     "no gaps": ("sparse", "_load_gaps", counts_from_the_start, "gap_encode", "other bits"),
     "before the first": ("sparse", "_own_gaps", a_gap_too_many, "gap_decode", "OutsideError"),
+    "a lane more": ("low_rank", "_LANES", tl.constexpr(32), "row_products", "other bits"),
+    "two roundings": ("low_rank", "fused", rounds_twice, "column_products", "other bits"),
     "digits": ("pack", "place_of", lambda width, digit: 0, "dequantize", "other bits"),
 }
 """(module, what is replaced in it, by what, the kernel that is called, what is noticed)"""

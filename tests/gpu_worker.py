@@ -24,7 +24,7 @@ GROUP = 4096
 LENGTHS = [*kernel_cases.LENGTHS, GROUP]
 LONG = (513, 5003)
 """Lengths of more calls, and the only ones for floats of 16 bits, when not every call is made."""
-SERIAL = {"project"}
+SERIAL = {"project", "row_products", "column_products", "orthonormalize"}
 """They add values one after the other, which takes the interpreter long: 1500 will do."""
 
 

@@ -20,11 +20,18 @@ from gradwire.kernels.gpu.exponential import exp_dequantize, exp_quantize, exp_r
 from gradwire.kernels.gpu.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.gpu.floats import mean_floats
 from gradwire.kernels.gpu.levels import add_levels, fit_levels
+from gradwire.kernels.gpu.low_rank import (
+    add_outer,
+    column_products,
+    orthonormalize,
+    row_products,
+    settle_outer,
+)
 from gradwire.kernels.gpu.nested import add_nested, quantize_nested
 from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.gpu.rotated import dequantize_rotated, quantize_rotated
-from gradwire.kernels.gpu.scales import block_scales
+from gradwire.kernels.gpu.scales import block_moments, block_scales
 from gradwire.kernels.gpu.sparse import gap_decode, gap_encode, gap_sizes
 from gradwire.kernels.gpu.spectra import add_spectra, keep_spectra
 from gradwire.kernels.gpu.subspace import combine, project
@@ -35,9 +42,12 @@ from gradwire.kernels.protocol import Kernels
 __all__ = [
     "add_levels",
     "add_nested",
+    "add_outer",
     "add_packed",
     "add_spectra",
+    "block_moments",
     "block_scales",
+    "column_products",
     "combine",
     "dequantize",
     "dequantize_dithered",
@@ -55,6 +65,7 @@ __all__ = [
     "keep_spectra",
     "largest_of_blocks",
     "mean_floats",
+    "orthonormalize",
     "philox",
     "project",
     "quantize",
@@ -62,6 +73,8 @@ __all__ = [
     "quantize_fields",
     "quantize_nested",
     "quantize_rotated",
+    "row_products",
+    "settle_outer",
 ]
 
 

@@ -145,7 +145,7 @@ def _dequantize_rotated(
     else:
         _, left = ragged(numel)
         stride = padded_rows(left, BLOCK)
-        rows_left = tl.sum(stride) * 8
+        rows_left = tl.sum(stride) * 8  # bits: integers
         _dequantize_group(
             scales, codes, out, stride, left, rows_left, peers, ratio, counter, c1, c2, c3, k0, k1,
             WIDTH, BLOCK, ADD, ALIGNED,

@@ -51,6 +51,25 @@ def _tile_totals(x, totals, numel, L2: tl.constexpr):
     tl.store(skip(totals, ROWS) + rows(), totals_of(values, 0, TILE, L2), mask=rows() * TILE < left)
 
 
+@kernel
+def _block_moments(x, peaks, norms, numel, SPAN: tl.constexpr, TILES: tl.constexpr):
+    left = _values_left(numel)
+    values = load_eighths(skip(x, GROUP), EIGHTH, left)
+    out = skip(peaks, GROUP // (SPAN * TILES))
+    store_scales(out, own_scales(values, SPAN, TILES, False), left, SPAN, TILES)
+    out = skip(norms, GROUP // (SPAN * TILES))
+    store_scales(out, own_scales(values, SPAN, TILES, True), left, SPAN, TILES)
+
+
+@kernel
+def _tile_moments(x, tops, squares, numel):
+    left = _values_left(numel)
+    values = load_eighths(skip(x, GROUP), EIGHTH, left)
+    inside = rows() * TILE < left
+    tl.store(skip(tops, ROWS) + rows(), totals_of(values, 0, TILE, False), mask=inside)
+    tl.store(skip(squares, ROWS) + rows(), totals_of(values, 0, TILE, True), mask=inside)
+
+
 @jit
 def _total(totals, numel, block, tiles, t):
     """The totals `t` of a block of so many tiles, and zeros where it has none."""
@@ -88,10 +107,31 @@ def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> 
         span, tiles = min(block, TILE.value), max(block // TILE.value, 1)
         launch(_block_scales, num_groups(numel), x, scales, numel, SPAN=span, TILES=tiles, L2=l2)
         return
-    count = -(-numel // TILE.value)
-    tiles = count if block is None else block // TILE.value
-    totals = x.new_empty(count, dtype=torch.float64 if l2 else torch.int32)
+    totals = _room_for_tiles(x, l2)
     launch(_tile_totals, num_groups(numel), x, totals, numel, L2=l2)
+    _fold(totals, scales, block, l2)
+
+
+def block_moments(x: Tensor, peaks: Tensor, norms: Tensor, *, block: int | None) -> None:
+    numel = x.numel()
+    if block is not None and is_measured_at_once(block):
+        span, tiles = min(block, TILE.value), max(block // TILE.value, 1)
+        launch(_block_moments, num_groups(numel), x, peaks, norms, numel, SPAN=span, TILES=tiles)
+        return
+    tops, squares = _room_for_tiles(x, False), _room_for_tiles(x, True)
+    launch(_tile_moments, num_groups(numel), x, tops, squares, numel)
+    _fold(tops, peaks, block, False)
+    _fold(squares, norms, block, True)
+
+
+def _room_for_tiles(x: Tensor, l2: bool) -> Tensor:
+    count = -(-x.numel() // TILE.value)
+    return x.new_empty(count, dtype=torch.float64 if l2 else torch.int32)
+
+
+def _fold(totals: Tensor, scales: Tensor, block: int | None, l2: bool) -> None:
+    """From totals of tiles to the scales of blocks."""
+    tiles = totals.numel() if block is None else block // TILE.value
     while tiles > _LAST.value:
         size = max((1 << (tiles - 1).bit_length()) // _FOLD.value, _LAST.value)
         folded = totals.new_empty(scales.numel() * size)

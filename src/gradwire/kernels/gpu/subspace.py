@@ -18,7 +18,7 @@ _SLICES, _LANES = tl.constexpr(64), tl.constexpr(16)
 
 
 @jit
-def _tile(count, width, COLUMNS: tl.constexpr):
+def tile_of(count, width, COLUMNS: tl.constexpr):
     """The rows and the columns of this program."""
     across = (width + COLUMNS - 1) // COLUMNS
     rows = tl.program_id(0) // across * _ROWS + tl.arange(0, _ROWS)[:, None]
@@ -35,10 +35,10 @@ def fused(a, b, c):
 @kernel
 def _add_products(
     weights, vectors, base, out, count, width, terms, row_step, term_step,
-    BASE: tl.constexpr, COLUMNS: tl.constexpr,
+    BASE: tl.constexpr, COLUMNS: tl.constexpr, FILL: tl.constexpr,
 ):  # fmt: skip
     """out[row] = base[row] + the sum over t of weights[row, t] vectors[t]; weights lie anywhere."""
-    rows, columns = _tile(count, width, COLUMNS)
+    rows, columns = tile_of(count, width, COLUMNS)
     row = tl.minimum(rows, count - 1)  # the last one again takes no mask
     if BASE:
         total = tl.load(base + row * width + columns, mask=columns < width)
@@ -51,6 +51,8 @@ def _add_products(
         total = fused(weight, vector, total)
         weights += term_step
         vectors += width
+    if FILL:
+        total += 0.0
     tl.store(out + rows * width + columns, total, mask=(rows < count) & (columns < width))
 
 
@@ -80,28 +82,32 @@ def project(
     (count, size), rank = slices.shape, len(basis)
     turned, programs = slices.new_empty(size, count), -(-count // _SLICES.value)
     launch(_energies, programs, slices, mean, turned, energies, count, size, CENTRE=True)
-    _add(basis, turned, None, coefficients, size, 1)
-    launch(
-        _energies, programs, coefficients, mean, turned, energies, count, rank, CENTRE=False
-    )  # fmt: skip
+    add_terms(basis, turned, None, coefficients, row_step=size, term_step=1)
+    launch(_energies, programs, coefficients, mean, turned, energies, count, rank, CENTRE=False)
 
 
 def combine(basis: Tensor, coefficients: Tensor, base: Tensor, out: Tensor) -> None:
-    _add(coefficients, basis, base, out, 1, coefficients.shape[1])
+    add_terms(coefficients, basis, base, out, row_step=1, term_step=coefficients.shape[1])
 
 
-def _add(
+def add_terms(
     weights: Tensor,
     vectors: Tensor,
     base: Tensor | None,
     out: Tensor,
+    *,
     row_step: int,
     term_step: int,
+    fill: bool = False,
 ) -> None:
+    """Write base plus a sum of vectors to each row of `out`; None counts as zeros.
+
+    Weights lie so many places apart. With `fill`, a product of zeros is added last.
+    """
     (terms, width), count = vectors.shape, len(out)
     columns = min(max(1 << (width - 1).bit_length(), 128), 512)
     launch(
         _add_products, -(-count // _ROWS.value) * -(-width // columns),
         weights, vectors, out if base is None else base, out, count, width, terms,
-        row_step, term_step, BASE=base is not None, COLUMNS=columns,
+        row_step, term_step, BASE=base is not None, COLUMNS=columns, FILL=fill,
     )  # fmt: skip
