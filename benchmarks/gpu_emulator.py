@@ -9,7 +9,6 @@ launch was given. Buffer instructions, which the emulator lacks for this device,
 
 import ctypes
 import importlib
-import re
 import sys
 import types
 from pathlib import Path
@@ -19,14 +18,14 @@ import numpy as np
 
 from gpu_code import Code
 from gpu_interpreter import Watch
+from gpu_wave import SPARE, Wave, advance, buffer_addresses, preparation, quotients, size_of
 
-LANES = np.arange(32, dtype=np.uint32)
-POISON, RUBBISH = 0xA5, 0xA5A5A5A5
+POISON = 0xA5
 SHARED_NBYTES = 1 << 16
 MOST_STEPS = 1_000_000
 KEPT = 0xF << 16
 """The bits of a descriptor that say that subnormals of all floats are kept."""
-_FIRST_PAGE, _SPARE = 4096, 255
+_FIRST_PAGE = 4096
 _BUFFER = 0b111000
 """The top bits of a buffer instruction."""
 
@@ -38,26 +37,6 @@ def host_memory() -> np.ndarray:
     )
 
 
-class Wave:
-    """The registers of 32 threads."""
-
-    def __init__(self, state: Any, shared: np.ndarray, num_set: int) -> None:
-        self.state = state
-        self.vector = np.frombuffer(state._vgpr_mv, np.uint32).reshape(256, 32)
-        self.scalar = np.frombuffer(state._sgpr_mv, np.uint32)
-        self.vector[1:], self.scalar[num_set:108] = RUBBISH, RUBBISH
-        places = state.sgpr_buf, state.vgpr_buf, None, None, None, state.accvgpr_buf
-        self.buffers = [ctypes.c_uint64(x._buf.va_addr if x else 0) for x in places]
-        self.buffers[3] = ctypes.c_uint64(shared.ctypes.data)
-
-    def active(self) -> np.ndarray:
-        return (self.scalar[126] >> LANES & 1).astype(bool)
-
-    def pair(self, registers: np.ndarray, first: int) -> Any:
-        """64 bits of two registers."""
-        return registers[first] | registers[first + 1].astype(np.uint64) << np.uint64(32)
-
-
 class Emulator:
     def __init__(self, checkout: Path) -> None:
         self.emu = _imported(checkout)
@@ -67,7 +46,7 @@ class Emulator:
 
     def run(self, code: Code, programs: int, threads: int, packed: Any, watch: Watch) -> None:
         """Start so many programs, one after the other, with packed arguments."""
-        if code.scratch or code.num_vectors > _SPARE or code.modes & KEPT != KEPT:
+        if code.scratch or code.num_vectors > SPARE or code.modes & KEPT != KEPT:
             raise ValueError("it runs code with a register to spare that keeps subnormals")
         self.launched += 1
         for program in range(programs):
@@ -114,14 +93,20 @@ class Emulator:
         if octets[3] >> 2 == _BUFFER:
             return self._buffer_step(kinds.MUBUF.from_bytes(octets)), False
         inst = emu.decode_inst(ctypes.string_at(pc, 16), "rdna3")
-        prepare = _preparation(inst, pc, kinds)
+        prepare = preparation(inst, pc, kinds)
         (program, runtime), _ = emu._decode_at(pc, "rdna3")
         places, function = program.arg.globals, runtime.fxn
 
+        divides = isinstance(inst, kinds.VOP3) and inst.op.name == "V_DIV_FIXUP_F32"
+        finish = quotients(inst) if divides else None
+
         def step(wave: Wave, watch: Watch) -> None:
+            changed = finish(wave) if finish else {}
             if prepare:
                 prepare(wave, watch)
             function(*[wave.buffers[place] for place in places])
+            for lane, bits in changed.items():
+                wave.vector[inst.vdst.offset - 256, lane] = bits
 
         is_barrier = isinstance(inst, kinds.SOPP) and inst.op == kinds.SOPPOp.S_BARRIER
         return step, is_barrier
@@ -129,18 +114,18 @@ class Emulator:
     def _buffer_step(self, inst: Any) -> Any:
         name = inst.op.name
         if name.endswith("_INV"):  # of a cache
-            return lambda wave, watch: _advance(wave, inst)
-        size, high = _size(name), "D16_HI" in name
+            return lambda wave, watch: advance(wave, inst)
+        size, high = size_of(name), "D16_HI" in name
         data, at = inst.vdata.offset - 256, inst.vaddr.offset - 256
 
         def step(wave: Wave, watch: Watch) -> None:
-            addresses, inside = _buffer_addresses(wave, inst, at, size)
+            addresses, inside = buffer_addresses(wave, inst, at, size)
             watch.touch(addresses[inside], size, watch.written if "STORE" in name else watch.read)
             if "STORE" in name:
                 self._store(wave, addresses, inside, data, size, high)
             else:
                 self._load(wave, addresses, inside, data, size, name)
-            _advance(wave, inst)
+            advance(wave, inst)
 
         return step
 
@@ -180,81 +165,3 @@ def _imported(checkout: Path) -> Any:
         package.__path__ = [str(checkout.joinpath(*name.split(".")))]
         sys.modules[name] = package
     return importlib.import_module("test.mockgpu.amd.emu")
-
-
-def _size(name: str) -> int:
-    """The bytes that an instruction reads or writes for a thread."""
-    return int(re.search(r"_[BUIF](\d+)$", name)[1]) // 8
-
-
-def _signed(value: int, bits: int) -> np.ndarray:
-    """A signed field, to be added to addresses."""
-    top = 1 << (bits - 1)
-    return np.array([(value ^ top) - top], np.int64).view(np.uint64)
-
-
-def _advance(wave: Wave, inst: Any) -> None:
-    wave.state.pc += inst.size()
-
-
-def _buffer_addresses(wave: Wave, inst: Any, at: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses, and which of them are active and in range of the buffer."""
-    resource, scalar = inst.srsrc.offset, wave.scalar
-    if inst.idxen or scalar[resource + 1] >> 16 & 0x3FFF:
-        raise NotImplementedError("a buffer with a stride")
-    base = wave.pair(scalar, resource) & np.uint64((1 << 48) - 1)
-    offset = np.full(32, inst.offset, np.uint64)
-    if inst.offen:
-        offset += wave.vector[at]
-    inside = wave.active() & (offset + np.uint64(size) <= scalar[resource + 2])
-    return base + scalar[inst.soffset.offset] + offset, inside
-
-
-def _preparation(inst: Any, pc: int, kinds: Any) -> Any:
-    """What is done before an instruction runs; None if nothing is."""
-    if isinstance(inst, kinds.GLOBAL):
-        return _global_check(inst)
-    if isinstance(inst, kinds.SMEM):
-        return _scalar_check(inst)
-    return _copying(inst, pc) if hasattr(inst, "dpp") else None
-
-
-def _copying(inst: Any, pc: int) -> Any:
-    """Threads that read registers of each other read before any of them writes.
-
-    The emulator goes from thread to thread, so the source is copied to the last register first, and
-    the instruction, which has its number in the fifth byte, reads that one instead.
-    """
-    source = inst.vsrc0.offset - 256
-    ctypes.memset(pc + 4, _SPARE, 1)
-
-    def copy(wave: Wave, watch: Watch) -> None:
-        wave.vector[_SPARE] = wave.vector[source]
-
-    return copy
-
-
-def _global_check(inst: Any) -> Any:
-    name, at, base = inst.op.name, inst.addr.offset - 256, inst.saddr.offset
-    offset = _signed(inst.offset, 13)
-
-    def check(wave: Wave, watch: Watch) -> None:
-        start = wave.pair(wave.vector, at)
-        if base < 124:
-            start = wave.pair(wave.scalar, base) + wave.vector[at]
-        counter = watch.written if "STORE" in name else watch.read
-        watch.touch((start + offset)[wave.active()], _size(name), counter)
-
-    return check
-
-
-def _scalar_check(inst: Any) -> Any:
-    if not inst.op.name.startswith("S_LOAD"):
-        return None
-    base, size, offset = inst.sbase.offset, _size(inst.op.name), _signed(inst.offset, 21)
-
-    def check(wave: Wave, watch: Watch) -> None:
-        start = wave.scalar[base : base + 2].view(np.uint64) + offset
-        watch.touch(start + wave.scalar[inst.soffset.offset], size, watch.read)
-
-    return check

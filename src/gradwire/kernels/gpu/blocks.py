@@ -50,11 +50,17 @@ def _halved(parts, half: tl.constexpr, L2: tl.constexpr):
 
 @jit
 def tree(values, above: tl.constexpr, count: tl.constexpr, size: tl.constexpr, L2: tl.constexpr):
-    """(above, count * size) to (above, count): a halving tree over neighbours."""
-    for level in tl.static_range(levels_of(size)):
-        halves = tl.reshape(values, (above, count, 2, size >> (level + 1)))
-        values = tl.sum(halves, 2) if L2 else tl.max(halves, 2)  # bits: of two
-    return tl.reshape(values, (above, count))
+    """(above, count * size) to (above, count): a halving tree over neighbours, or their maximum."""
+    if L2:
+        for level in tl.static_range(levels_of(size)):
+            halves = tl.reshape(values, (above, count, 2, size >> (level + 1)))
+            values = tl.sum(halves, 2)  # bits: of two
+        values = tl.reshape(values, (above, count))
+    elif count == 1:
+        values = tl.max(values, 1, keep_dims=True)
+    else:
+        values = tl.max(tl.reshape(values, (above, count, size)), 2)
+    return values
 
 
 @jit

@@ -142,12 +142,16 @@ def _fold(totals: Tensor, scales: Tensor, block: int | None, l2: bool) -> None:
 
 
 def tiles_to_measure(x: Tensor, scales: Tensor, block: int | None, norm: str | None) -> int:
-    """Compute the scales that whole groups do not; the tiles of a block if they do, else 0."""
+    """Compute the scales that whole groups do not; the tiles of a block if they do, else 0.
+
+    They do for the maximum, and blocks of up to a tile. Triton would have every thread compute what
+    all of its row do if scales crossed rows, or were added up in the order of the tree.
+    """
     if norm is None:
         return 0
-    if block is None or not is_measured_at_once(block):
+    if block is None or norm == "l2" or block > TILE.value:
         block_scales(x, scales, block=block, norm=norm)
         return 0
     whole = x.numel() // GROUP.value * GROUP.value
     block_scales(x[whole:], scales[whole // block :], block=block, norm=norm)
-    return int(max(block // TILE.value, 1))
+    return 1
