@@ -6,8 +6,11 @@ CPU path, bit for bit, over real gloo: what NCCL would do with the same messages
 
 import ast
 import gc
+import inspect
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +20,9 @@ import gradwire as gw
 from cuda_model import GPU, GPUTensor, HostSyncError, Machine, RaceError
 from gradwire import kernels
 from gradwire.adapters import functional
+from gradwire.adapters.ddp import attach as attach_ddp
 from gradwire.adapters.ddp.handle import DDPHandle
+from gradwire.adapters.fsdp import attach as attach_fsdp
 from gradwire.adapters.fsdp.gatherer import Gatherer
 from gradwire.adapters.fsdp.handle import FSDPHandle
 from gradwire.adapters.fsdp.scatterer import Scatterer
@@ -26,6 +31,7 @@ from gradwire.adaptive import Layout
 from gradwire.collectives.choose import choose
 from gradwire.kernels import cpu
 from gradwire.reduction import streams
+from gradwire.reduction.loss_scale import loss_scale
 from gradwire.reduction.parameters import Parameter
 from gradwire.reduction.reducer import Reducer
 from gradwire.reduction.rehearsal import check_sizes, rehearse
@@ -86,6 +92,8 @@ class Bucket:
 
 class Scaler:
     """A loss scale that falls after the step with an inf, as GradScaler's does."""
+
+    _device = "cuda"
 
     def __init__(self, scale):
         self._scale, self.steps = scale, 0
@@ -213,7 +221,7 @@ def test_ddp_over_nccl_is_ordered_by_events_and_bitwise_that_of_the_cpu(worlds, 
 
 @pytest.mark.parametrize("spec", ["qsgd:bits=2,wire=elias", "topk", "ndqsg:max_failures=1"])
 def test_ddp_over_gloo_is_staged_and_takes_every_codec(worlds, spec):
-    options = {"scaled": False}
+    options = {"scaled": spec == "topk"}
     answers = worlds[2].run(both_ways, spec, options, Staged, "gloo")
     assert all(sent == [] for sent, _ in answers)  # nothing was sent from the GPU itself
 
@@ -451,3 +459,52 @@ def test_tensors_count_the_updates_of_a_scaler():
         scaler.step(optimizer)
         scaler.update()
     assert len(set(versions)) == 3
+
+
+def at(device, *, is_sparse=False):
+    value = SimpleNamespace(device=torch.device(device))
+    return SimpleNamespace(name="embed", value=value, is_sparse=is_sparse)
+
+
+def test_modules_that_ddp_cannot_train_on_a_gpu_are_refused():
+    memory_of = partial(attach_ddp._memory_of, is_auto=False)
+    assert memory_of([at(GPU), at(GPU)]) == GPU
+    assert memory_of([at("cpu", is_sparse=True)]) == HOST.memory
+    with pytest.raises(NotImplementedError, match=r"one device, got one on cpu, cuda:0; attach"):
+        memory_of([at(GPU), at("cpu")])
+    with pytest.raises(NotImplementedError, match=r"got embed on cuda:0; .*`sparse=False`"):
+        memory_of([at(GPU, is_sparse=True)])
+    with pytest.raises(NotImplementedError, match=r'"auto" is for .*`qsgd:bits=4`'):
+        attach_ddp._memory_of([at(GPU)], is_auto=True)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_fsdp_on_a_gpu_takes_nccl(backend):
+    found = [SimpleNamespace(device=GPU, group=None)]
+    with installed(backend):
+        if backend == "nccl":
+            assert attach_fsdp._memory_of(found, None) == GPU
+        else:
+            with pytest.raises(NotImplementedError, match=r"over nccl, got gloo; make the mesh"):
+                attach_fsdp._memory_of(found, None)
+
+
+def test_a_scaler_for_the_cpu_is_refused():
+    with installed(), pytest.raises(ValueError, match=r"use `GradScaler\('cuda'\)`"):
+        loss_scale(torch.amp.GradScaler("cpu"), Residuals(Side(GPU)))
+
+
+def test_the_model_has_the_calls_of_torch():
+    """What is called with these arguments there can be called so here."""
+    for call, args in (
+        (torch.cuda.Stream.record_event, (None, None)),
+        (torch.cuda.Stream.wait_event, (None, None)),
+        (torch.cuda.Stream.synchronize, (None,)),
+        (torch.cuda.Event.synchronize, (None,)),
+        (torch.cuda.current_stream, (GPU,)),
+        (torch.cuda.stream, (None,)),
+        (torch.cuda.Stream.__new__, (None, GPU)),
+    ):
+        inspect.signature(call).bind(*args)
+    inspect.signature(torch.cuda.Event.__new__).bind(None, blocking=True)
+    inspect.signature(torch.futures.Future.__init__).bind(None, devices=[GPU])
