@@ -133,7 +133,7 @@ def _memory_of(parameters: Sequence[Parameter], *, is_auto: bool) -> torch.devic
         sparse = ", ".join(p.name for p in parameters if p.is_sparse)
         if sparse:
             raise NotImplementedError(
-                f"sparse gradients are for modules on the CPU so far, got {sparse} on {devices[0]}; "
+                f"sparse gradients are for the CPU so far, got {sparse} on {devices[0]}; "
                 "make the embedding with `sparse=False`."
             )
         if is_auto:
