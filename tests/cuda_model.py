@@ -100,9 +100,9 @@ class Block:
         used = dict(self.reads)
         if self.write:
             used[self.write[0]] = max(self.write[1], used.get(self.write[0], 0))
-        host = self.machine.host.clock
+        known = self.machine.known
         for stream, when in used.items():
-            done = max(self.owner.clock.get(stream, 0), host.get(stream, 0)) >= when
+            done = max(self.owner.clock.get(stream, 0), known.get(stream, 0)) >= when
             if stream not in self.recorded and not done:
                 self.machine.freed.append(f"{self.name} was freed while {stream} may be at it")
 
@@ -182,6 +182,7 @@ class Machine:
         torch.cuda._lazy_init = lambda: None  # called before any mode is asked
         self.log, self.freed, self.sent, self.pending = [], [], [], []
         self.strict = False
+        self.known = {}  # what any thread knows to be done, for memory that another one frees
         self._lock = threading.RLock()
         self._count = 0
         self.host = SimpleNamespace(stream=None, clock={})
@@ -247,6 +248,7 @@ class Machine:
             raise HostSyncError("the thread of the backward pass waits for the GPU")
         with self._lock:
             _join(self.host.clock, clock)
+            _join(self.known, clock)
             due = [c for c in self.pending if clock.get(c[0], 0) >= c[1]]
             self.pending = [c for c in self.pending if clock.get(c[0], 0) < c[1]]
             for _, _, target, values in due:

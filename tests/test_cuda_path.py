@@ -6,8 +6,11 @@ CPU path, bit for bit, over real gloo: what NCCL would do with the same messages
 
 import ast
 import gc
+import inspect
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +20,9 @@ import gradwire as gw
 from cuda_model import GPU, GPUTensor, HostSyncError, Machine, RaceError
 from gradwire import kernels
 from gradwire.adapters import functional
+from gradwire.adapters.ddp import attach as attach_ddp
 from gradwire.adapters.ddp.handle import DDPHandle
+from gradwire.adapters.fsdp import attach as attach_fsdp
 from gradwire.adapters.fsdp.gatherer import Gatherer
 from gradwire.adapters.fsdp.handle import FSDPHandle
 from gradwire.adapters.fsdp.scatterer import Scatterer
@@ -26,6 +31,7 @@ from gradwire.adaptive import Layout
 from gradwire.collectives.choose import choose
 from gradwire.kernels import cpu
 from gradwire.reduction import streams
+from gradwire.reduction.loss_scale import loss_scale
 from gradwire.reduction.parameters import Parameter
 from gradwire.reduction.reducer import Reducer
 from gradwire.reduction.rehearsal import check_sizes, rehearse
@@ -84,8 +90,21 @@ class Bucket:
         self.buffer, self.parameters = (lambda: buffer), (lambda: parameters)
 
 
+class Writer:
+    """Keeps what is logged, but for seconds."""
+
+    def __init__(self):
+        self.found = {}
+
+    def add_scalar(self, tag, value, step):
+        if not tag.endswith("_s"):
+            self.found[tag, step] = value
+
+
 class Scaler:
     """A loss scale that falls after the step with an inf, as GradScaler's does."""
+
+    _device = "cuda"
 
     def __init__(self, scale):
         self._scale, self.steps = scale, 0
@@ -140,14 +159,17 @@ def train(rank, device, spec, options, machine=None):
     scale = put(torch.tensor([1024.0])) if options.get("scaled") else None
     scaler = None if scale is None else Scaler(scale)
     handle, values = handle_over(device, spec, options, scaler)
-    hook, means = handle.hook(), []
+    hook, means, writer = handle.hook(), [], Writer()
+    if options.get("logged"):
+        handle.log_to(writer, every=2, nmse=True)
+    hot = machine.hot if machine and not options.get("logged") else nullcontext
     for step in range(STEPS):
         buckets, futures = [], []
         for names in BUCKETS:
             buckets.append(put(torch.cat([gradient(rank, name, step) for name in names])))
-            with machine.hot() if machine else nullcontext():
+            with hot():
                 futures.append(hook(None, Bucket(buckets[-1], [values[name] for name in names])))
-        with machine.hot() if machine else nullcontext():
+        with hot():
             results = [future.wait() for future in futures]
         assert all(result is bucket for result, bucket in zip(results, buckets, strict=True))
         means += [get(bucket) for bucket in buckets]
@@ -155,14 +177,15 @@ def train(rank, device, spec, options, machine=None):
             scaler.update(step)
     state = handle.state_dict()
     handle.close()
-    return torch.cat(means), state[f"rank{rank}"]["residuals"], handle.stats()
+    seen = {"bytes": handle.stats().bytes_sent, **writer.found}
+    return torch.cat(means), state[f"rank{rank}"]["residuals"], seen
 
 
 def both_ways(rank, spec, options, make, backend):
     """Train by the CPU and by the model of a GPU: equal bits, no race, nothing freed too early."""
-    expected, owed, _ = train(rank, HOST, spec, options)
+    expected, owed, seen = train(rank, HOST, spec, options)
     with installed(backend) as machine:
-        found, found_owed, stats = train(rank, make(GPU), spec, options, machine)
+        found, found_owed, found_seen = train(rank, make(GPU), spec, options, machine)
         gc.collect()
         assert machine.freed == [], machine.freed
         log = [what for what, _ in machine.log]
@@ -172,7 +195,8 @@ def both_ways(rank, spec, options, make, backend):
         assert torch.equal(found_owed[name], residual), name
     assert {"record", "wait", "record_stream"} <= set(log)
     assert machine.batched == sum(name in PAIRED for name, _ in machine.sent)
-    return machine.sent, stats.bytes_sent
+    assert found_seen == seen
+    return machine.sent
 
 
 OVER_NCCL = [
@@ -180,7 +204,7 @@ OVER_NCCL = [
     ("qsgd:bits=2", {"collective": "two_shot", "error_feedback": True}),
     ("qsgd:bits=2", {"collective": "relay", "error_feedback": True}),
     ("qsgd:bits=2", {"collective": "all_gather", "error_feedback": True, "scaled": True}),
-    ("dqsg", {}),
+    ("dqsg", {"logged": True}),
     ("dqsg:levels=1", {"collective": "relay", "error_feedback": True, "scaled": True}),
     ("global-qsgd", {"error_feedback": True}),
     ("global-qsgd:norm=l2", {"collective": "all_reduce", "error_feedback": True}),
@@ -205,7 +229,7 @@ AMONG_MORE = [
 def test_ddp_over_nccl_is_ordered_by_events_and_bitwise_that_of_the_cpu(worlds, size):
     """All workers send the same messages in the same order, of types that NCCL has."""
     for spec, options in OVER_NCCL if size == 2 else AMONG_MORE:
-        sent, _ = zip(*worlds[size].run(both_ways, spec, options, Side, "nccl"), strict=True)
+        sent = worlds[size].run(both_ways, spec, options, Side, "nccl")
         assert sent[0], spec
         shared = [[name for name, _ in each if name not in PAIRED] for each in sent]
         assert all(each == shared[0] for each in shared), spec
@@ -213,9 +237,9 @@ def test_ddp_over_nccl_is_ordered_by_events_and_bitwise_that_of_the_cpu(worlds, 
 
 @pytest.mark.parametrize("spec", ["qsgd:bits=2,wire=elias", "topk", "ndqsg:max_failures=1"])
 def test_ddp_over_gloo_is_staged_and_takes_every_codec(worlds, spec):
-    options = {"scaled": False}
+    options = {"scaled": spec == "topk"}
     answers = worlds[2].run(both_ways, spec, options, Staged, "gloo")
-    assert all(sent == [] for sent, _ in answers)  # nothing was sent from the GPU itself
+    assert answers == [[], []]  # nothing was sent from the GPU itself
 
 
 def fsdp_steps(rank, spec, options, machine=None):
@@ -451,3 +475,52 @@ def test_tensors_count_the_updates_of_a_scaler():
         scaler.step(optimizer)
         scaler.update()
     assert len(set(versions)) == 3
+
+
+def at(device, *, is_sparse=False):
+    value = SimpleNamespace(device=torch.device(device))
+    return SimpleNamespace(name="embed", value=value, is_sparse=is_sparse)
+
+
+def test_modules_that_ddp_cannot_train_on_a_gpu_are_refused():
+    memory_of = partial(attach_ddp._memory_of, is_auto=False)
+    assert memory_of([at(GPU), at(GPU)]) == GPU
+    assert memory_of([at("cpu", is_sparse=True)]) == HOST.memory
+    with pytest.raises(NotImplementedError, match=r"one device, got one on cpu, cuda:0; attach"):
+        memory_of([at(GPU), at("cpu")])
+    with pytest.raises(NotImplementedError, match=r"got embed on cuda:0; .*`sparse=False`"):
+        memory_of([at(GPU, is_sparse=True)])
+    with pytest.raises(NotImplementedError, match=r'"auto" is for .*`qsgd:bits=4`'):
+        attach_ddp._memory_of([at(GPU)], is_auto=True)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_fsdp_on_a_gpu_takes_nccl(backend):
+    found = [SimpleNamespace(device=GPU, group=None)]
+    with installed(backend):
+        if backend == "nccl":
+            assert attach_fsdp._memory_of(found, None) == GPU
+        else:
+            with pytest.raises(NotImplementedError, match=r"over nccl, got gloo; make the mesh"):
+                attach_fsdp._memory_of(found, None)
+
+
+def test_a_scaler_for_the_cpu_is_refused():
+    with installed(), pytest.raises(ValueError, match=r"use `GradScaler\('cuda'\)`"):
+        loss_scale(torch.amp.GradScaler("cpu"), Residuals(Side(GPU)))
+
+
+def test_the_model_has_the_calls_of_torch():
+    """What is called with these arguments there can be called so here."""
+    for call, args in (
+        (torch.cuda.Stream.record_event, (None, None)),
+        (torch.cuda.Stream.wait_event, (None, None)),
+        (torch.cuda.Stream.synchronize, (None,)),
+        (torch.cuda.Event.synchronize, (None,)),
+        (torch.cuda.current_stream, (GPU,)),
+        (torch.cuda.stream, (None,)),
+        (torch.cuda.Stream.__new__, (None, GPU)),
+    ):
+        inspect.signature(call).bind(*args)
+    inspect.signature(torch.cuda.Event.__new__).bind(None, blocking=True)
+    inspect.signature(torch.futures.Future.__init__).bind(None, devices=[GPU])

@@ -51,7 +51,7 @@ class Handle(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: every rank must save its own. It suits `dcp.save`."""
-        self._scale.follow()  # the last step may have been skipped
+        self._scale.follow()()  # the last step may have been skipped
         return self._checkpoint().save(self._progress())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

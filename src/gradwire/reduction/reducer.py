@@ -8,7 +8,7 @@ takes, such as float64, and all of them in warm-up steps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from gradwire.reduction.policy import MIN_NUMEL
 from gradwire.reduction.residuals import Residuals
 from gradwire.reduction.route import Route
 from gradwire.reduction.small import SmallParts, reduce_raw, reduce_sparse
-from gradwire.transport.device import Taken
+from gradwire.transport.device import Taken, nothing
 from gradwire.transport.executor import Executor, Job, give_back, join
 from gradwire.transport.link import Link, LinkError
 
@@ -79,6 +79,7 @@ class Reducer:
         self.step = 0
         self.chunk = chunk_values(link.size) if chunk is None else chunk
         self._small = SmallParts()
+        self.prepare: Callable[[], None] = nothing  # every job calls it before it uses residuals
 
     @property
     def codec(self) -> Codec:
@@ -147,7 +148,7 @@ class Reducer:
         jobs = [self._job(route, chunk) for route, chunk in chunks]
         if bucket.numel() and (not coded or self.step < self.warmup_steps):
             jobs, chunks, coded, small = [partial(reduce_raw, values=taken.values)], [], {}, []
-        futures = [executor.submit(partial(_after, taken, job)) for job in jobs]
+        futures = [executor.submit(partial(_after, taken, self.prepare, job)) for job in jobs]
         if small:
             self._small.add(small, taken)
             futures.append(self._small.done)
@@ -207,9 +208,10 @@ def _within(taken: Taken, parts: Sequence[Part]) -> Sequence[Part]:
     return [replace(part, values=x) for part, x in zip(parts, pieces, strict=True)]
 
 
-def _after(taken: Taken, job: Job, link: Link) -> Any:
-    """Do `job` when its values are there."""
+def _after(taken: Taken, prepare: Callable[[], None], job: Job, link: Link) -> Any:
+    """Do `job` when its values are there, and what is owed is up to date."""
     taken.ready()
+    prepare()
     return job(link)
 
 

@@ -130,11 +130,15 @@ def _memory_of(parameters: Sequence[Parameter], *, is_auto: bool) -> torch.devic
             "attach to one module for each, or move it."
         )
     if devices and devices[0].type != "cpu":
-        sparse = [p.name for p in parameters if p.is_sparse]
-        if sparse or is_auto:
-            what = f"sparse gradients ({', '.join(sparse)})" if sparse else '"auto"'
+        sparse = ", ".join(p.name for p in parameters if p.is_sparse)
+        if sparse:
             raise NotImplementedError(
-                f"{what} are for modules on the CPU so far, got one on {devices[0]}; "
-                + ("use `sparse=False`." if sparse else "attach a codec such as `qsgd:bits=4`.")
+                f"sparse gradients are for the CPU so far, got {sparse} on {devices[0]}; "
+                "make the embedding with `sparse=False`."
+            )
+        if is_auto:
+            raise NotImplementedError(
+                f'"auto" is for modules on the CPU so far, got one on {devices[0]}; attach a codec '
+                "such as `qsgd:bits=4`."
             )
     return devices[0] if devices else torch.device("cpu")

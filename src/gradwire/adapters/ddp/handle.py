@@ -143,7 +143,7 @@ class DDPHandle(Handle):
         if self._pilot is not None:
             self._pilot.begin()
         self._reducer.begin_step()
-        self._scale.follow()
+        self._reducer.prepare = self._scale.follow()
 
     def _parts(self, buffer: Tensor, parameters: list[Tensor]) -> list[Part]:
         pieces = torch.split(buffer, [p.numel() for p in parameters])

@@ -89,7 +89,7 @@ class FSDPHandle(Handle):
         self._check_open()
         if self._log is not None:
             self._log.begins(self._steps[unit.name] + 1)
-        self._scale.follow()
+        self._scale.follow()()
         if not self._owing([unit]).keys().isdisjoint((unit.within, unit.between)):
             unit.check_whole(buffer)
         link = self._link(self._links, group)
