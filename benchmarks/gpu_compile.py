@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_compile.py [--odd 1] [--targets sm_80 gfx942 ...] [--kernels quantize ...]
 
-Every call of `tests/kernel_cases.py` is made with tensors on the CPU, but instead of being started
+Every call of `kernel_calls.py` is made with tensors on the CPU, but instead of being started
 each launch is noted: its kernel, types and constants. So what is compiled is what a GPU would be
 given. The most usual variants of each kernel are compiled; with `--odd 1` also those with one
 other constant, and with more each of a thousand. Prints the table of docs/gpu.md.
@@ -11,11 +11,9 @@ other constant, and with more each of a thousand. Prints the table of docs/gpu.m
 import argparse
 import re
 import subprocess
-import sys
 import tempfile
 from collections import Counter, defaultdict
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -27,9 +25,7 @@ from triton.runtime.jit import JITFunction, mangle_type
 
 from gradwire.kernels import gpu
 from gradwire.kernels.gpu.compiler import EXACT, THREADS
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from kernel_cases import TABLE
+from gradwire.lab.selftest.kernel_calls import TABLE
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),

@@ -18,7 +18,7 @@ from gradwire.kernels.cpu.threads import set_num_threads
 from gradwire.kernels.formats.layout import MIN_SCALE, num_blocks, packed_nbytes
 from gradwire.kernels.reference.elias import omega
 from gradwire.key import Key
-from kernel_cases import BLOCKS, KEY, LENGTHS, TABLE
+from gradwire.lab.selftest.kernel_calls import BLOCKS, KEY, LENGTHS, TABLE
 
 BACKENDS = [reference, cpu]
 NAMES = [name for name in dir(kernels.Kernels) if not name.startswith("_")]
@@ -107,7 +107,7 @@ def outcome(kernel, call):
 
 
 def test_every_kernel_is_in_the_table():
-    """A kernel of the protocol needs calls in `kernel_cases.py`."""
+    """A kernel of the protocol needs calls in `kernel_calls.py`."""
     assert sorted(TABLE) == NAMES
 
 
