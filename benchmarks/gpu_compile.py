@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_compile.py [--odd 1] [--targets sm_80 gfx942 ...] [--kernels quantize ...]
 
-Every call of `tests/kernel_cases.py` is made with tensors on the CPU, but instead of being started
+Every call of `kernel_calls.py` is made with tensors on the CPU, but instead of being started
 each launch is noted: its kernel, types and constants. So what is compiled is what a GPU would be
 given. The most usual variants of each kernel are compiled; with `--odd 1` also those with one
 other constant, and with more each of a thousand. Prints the table of docs/gpu.md.
@@ -11,11 +11,9 @@ other constant, and with more each of a thousand. Prints the table of docs/gpu.m
 import argparse
 import re
 import subprocess
-import sys
 import tempfile
 from collections import Counter, defaultdict
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +22,7 @@ from triton import knobs
 from gpu_launches import TARGETS, Launch, Variant, caught, compiled, variant_of
 from gradwire.kernels import gpu
 from gradwire.kernels.gpu.sparse import sums_of_gaps
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from kernel_cases import TABLE
+from gradwire.lab.selftest.kernel_calls import TABLE
 
 USUAL = {
     "WIDTH": 4, "SPAN": 512, "TILES": 1, "L2": False, "ADD": False, "PLANES": False,

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from gradwire.kernels.gpu.compiler import jit
 from gradwire.kernels.gpu.tiles import GROUP, ROWS, TILE, lanes, nearest, rows, skip
-from kernel_cases import TABLE
+from gradwire.lab.selftest.kernel_calls import TABLE
 
 
 @jit

@@ -3,7 +3,7 @@
     TRITON_INTERPRET=1 python tests/gpu_worker.py [calls of each length] [kernel ...]
 
 A process of its own, because Triton looks at the variable when it is imported. A number of 0 makes
-every call of `kernel_cases.py`, which takes about half an hour.
+every call of `kernel_calls.py`, which takes about half an hour.
 """
 
 import json
@@ -13,15 +13,15 @@ import warnings
 import torch
 
 import gpu_mutants
-import kernel_cases
 from gpu_interpreter import Watch, framed
 from gradwire.kernels import gpu, reference
 from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
-from kernel_cases import KEY, TABLE, call, finite, vectors
+from gradwire.lab.selftest import kernel_calls
+from gradwire.lab.selftest.kernel_calls import KEY, TABLE, call, finite, vectors
 
 GROUP = 4096
 """The values of a program; of so many, no group is ragged."""
-LENGTHS = [*kernel_cases.LENGTHS, GROUP]
+LENGTHS = [*kernel_calls.LENGTHS, GROUP]
 LONG = (513, 5003)
 """Lengths of more calls, and the only ones for floats of 16 bits, when not every call is made."""
 SERIAL = {"project", "row_products", "column_products", "orthonormalize"}

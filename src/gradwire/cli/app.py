@@ -1,4 +1,4 @@
-"""The command line: `gradwire codecs | bench | train | inspect | probe | plan`.
+"""The command line: `gradwire codecs | bench | train | inspect | probe | plan | selftest`.
 
 Every command takes `--json FILE` and, where it needs codecs, `-c SPEC`, repeatable. Each imports
 what is slow to import, torch above all, when it runs.
@@ -16,6 +16,7 @@ from gradwire.cli.codecs import codecs
 from gradwire.cli.inspect import inspect
 from gradwire.cli.plan import plan
 from gradwire.cli.probe import probe
+from gradwire.cli.selftest import selftest
 from gradwire.cli.train import train
 
 app = typer.Typer(
@@ -51,5 +52,5 @@ def main(
     """
 
 
-for command in (codecs, bench, train, inspect, probe, plan):
+for command in (codecs, bench, train, inspect, probe, plan, selftest):
     app.command()(command)

@@ -53,7 +53,7 @@ def _tile_totals(x, totals, numel, L2: tl.constexpr):
 
 @kernel
 def _block_moments(x, peaks, norms, numel, SPAN: tl.constexpr, TILES: tl.constexpr):
-    left = _values_left(numel)
+    left = values_left(numel)
     values = load_eighths(skip(x, GROUP), EIGHTH, left)
     out = skip(peaks, GROUP // (SPAN * TILES))
     store_scales(out, own_scales(values, SPAN, TILES, False), left, SPAN, TILES)
@@ -63,7 +63,7 @@ def _block_moments(x, peaks, norms, numel, SPAN: tl.constexpr, TILES: tl.constex
 
 @kernel
 def _tile_moments(x, tops, squares, numel):
-    left = _values_left(numel)
+    left = values_left(numel)
     values = load_eighths(skip(x, GROUP), EIGHTH, left)
     inside = rows() * TILE < left
     tl.store(skip(tops, ROWS) + rows(), totals_of(values, 0, TILE, False), mask=inside)

@@ -13,7 +13,6 @@ from gradwire.kernels.formats.lossless import (
     CHUNK,
     HEAD,
     KINDS,
-    MARK,
     PLAIN,
     PRIORS,
     SAMPLE,
