@@ -75,7 +75,9 @@ def test_hard_exponents_arrive(dtype):
         noise = torch.randint(0, 1 << mantissa, (size,), generator=random(2))
         sign = torch.randint(0, 2, (size,), generator=random(3)) << 8 * dtype.itemsize - 1
         assert_arrives(from_bits(sign | each << mantissa | noise, dtype))
-    assert_arrives(torch.tensor([finfo.max, finfo.tiny, -0.0, 0.0, torch.inf, torch.nan] * 9).to(dtype))
+    assert_arrives(
+        torch.tensor([finfo.max, finfo.tiny, -0.0, 0.0, torch.inf, torch.nan] * 9).to(dtype)
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -132,9 +134,7 @@ def test_noise_takes_no_more_than_there_is_room_for():
 
 def test_a_prior_has_every_rank_once():
     for prior, saved in zip(PRIORS, gains()[0], strict=True):
-        assert np.count_nonzero(saved) == sum(
-            prior.top for _ in range(prior.levels)
-        )
+        assert np.count_nonzero(saved) == sum(prior.top for _ in range(prior.levels))
         assert saved.max() == 16 - prior.width
         assert (np.diff(saved[:200]) <= 0).all()
         assert (np.diff(saved[200:]) >= 0).all()

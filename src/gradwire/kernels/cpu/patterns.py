@@ -152,9 +152,7 @@ def copy(values, number, out):  # type: ignore[no-untyped-def]
 _ROW = ir.VectorType(_I8, 64)
 
 
-def _build_row(
-    name: str, *, keeps: bool
-) -> Callable[[Any, Any, Any, Any, Any], Any]:
+def _build_row(name: str, *, keeps: bool) -> Callable[[Any, Any, Any, Any, Any], Any]:
     """Sixty-four octets, those with flags of at least `least` moved to, or from, the first ones.
 
     If it `keeps`, other octets of `out` stay as they are.
