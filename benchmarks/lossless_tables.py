@@ -24,7 +24,7 @@ def bits(data: Data) -> list[list[str]]:
         zeros = sum(int((x == 0).sum()) for x in tensors) / numel(tensors)
         cells = [f"{100 * zeros:.1f} %"]
         for dtype in TYPES:
-            cells.append(f"{size([x.to(getattr(torch, dtype)) for x in tensors]):.2f}")
+            cells += [f"{size([x.to(getattr(torch, dtype)) for x in tensors]):.2f}"]
         cells.append(f"{size([x.bfloat16().float() for x in tensors]):.2f}")
         rows.append([name, *cells])
     return rows
