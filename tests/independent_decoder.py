@@ -21,6 +21,7 @@ DEFAULTS = {
     "none": {},
     "fp16": {},
     "bf16": {},
+    "lossless": {},
     "qsgd": {"block": 512, "wire": "packed"},
     "dqsg": {"block": 4096, "wire": "huffman"},
     "ndqsg": {"levels": 15, "alpha": 1.0, "block": None, "wire": "zstd"},
@@ -93,7 +94,7 @@ class Stream:
     def __init__(self, message, numel):
         words = struct.unpack_from("<5I", message, 16)
         self.key, self.counter = words[:2], (words[3], words[4], words[2])
-        self.numel = numel
+        self.numel, self.dtype = numel, message[5]
 
     def bits(self):
         """r(i) of all values."""
@@ -417,10 +418,109 @@ def rotation_signs(stream, first, size):
     return (1 - 2 * bits).astype(F32).swapaxes(0, 1).reshape(2, size)
 
 
+# lossless
+
+
+def read_lossless(payload, numel, settings, stream):
+    count = -(-numel // 16384)
+    require(len(payload) >= 4 + 12 * count and payload[0] < 3 and payload[1:4] == bytes(3))
+    kind = payload[0]
+    require(stream.dtype in (0, kind))
+    values, at = [np.zeros(0, np.int64)], 4 + 12 * count
+    for chunk in range(count):
+        head = struct.unpack_from("<BBH4H", payload, 4 + 12 * chunk)
+        chunk_values, at = read_floats_of(
+            head, payload, at, min(16384, numel - 16384 * chunk), kind
+        )
+        values.append(chunk_values)
+    require(at == len(payload))
+    patterns = np.concatenate(values)
+    if kind == 0:
+        return patterns.astype(np.uint32).view(F32)
+    halves = patterns.astype(np.uint16)
+    if kind == 1:
+        return halves.view(np.float16).astype(F32)
+    return (patterns << 16).astype(np.uint32).view(F32)
+
+
+def read_floats_of(head, payload, at, numel, kind):
+    """The patterns of a chunk, and where the next one begins."""
+    centre, form, number, *escapes = head
+    nbytes, mantissa, exponent = ((4, 23, 8), (2, 10, 5), (2, 7, 8))[kind]
+    width, prior, first = form & 63, form >> 6, at
+    require(number <= numel and width <= mantissa + 1 and prior <= 2)
+    if number == 0 or prior == 2:
+        require(centre == width == 0 and not any(escapes))
+
+    def take(size):
+        nonlocal at
+        require(at + size <= len(payload))
+        at += size
+        return payload[at - size : at]
+
+    if number == 0:
+        return np.zeros(numel, np.int64), at
+    is_coded = np.ones(numel, bool)
+    if number < numel:
+        flags = np.frombuffer(take(4 * -(-numel // 32)), np.uint8)
+        flags = np.unpackbits(flags, bitorder="little")
+        require(flags.sum() == number and not flags[numel:].any())
+        is_coded = flags[:numel].astype(bool)
+    if prior == 2:
+        coded = np.frombuffer(take(number * nbytes), f"<u{nbytes}").astype(np.int64)
+    else:
+        word = read_words(take, number, width) << mantissa + 1 - width
+        power = centre - read_ranks(take, [number, *escapes], prior) & 255
+        require((power < 1 << exponent).all())
+        sign, low = word >> mantissa, word & (1 << mantissa) - 1
+        coded = sign << 8 * nbytes - 1 | power << mantissa | low
+    take(-(at - first) % 4)
+    patterns = np.zeros(numel, np.int64)
+    patterns[is_coded] = coded
+    return patterns, at
+
+
+def read_words(take, number, width):
+    word, shift = np.zeros(number, np.int64), 0
+    for size, dtype in ((16, "<u2"), (8, "<u1")):
+        if width & size:
+            part = np.frombuffer(take(number * size // 8), dtype)
+            word |= part.astype(np.int64) << shift
+            shift += size
+    return word | read_one_tile(take, number, width % 8) << shift
+
+
+def read_one_tile(take, number, width):
+    size = -(-number // 8) * 8
+    return unpack(take(width * size // 8), number, width, [(0, size)])
+
+
+LADDERS = (
+    ([[0, 1, 2], [255, 3, 4], [254, 5, 6], [253, 7, 8]], 2),
+    ([[*range(15)], [255, 254, 253, 252, 251, *range(15, 25)]], 4),
+)
+
+
+def read_ranks(take, counts, prior):
+    levels, width = LADDERS[prior]
+    require(not any(counts[len(levels) + 1 :]))
+    require(all(a >= b for a, b in pairwise(counts)))
+    codes = [read_one_tile(take, count, width) for count in counts[: len(levels)]]
+    ranks = np.frombuffer(take(counts[len(levels)]), np.uint8).astype(np.int64)
+    for code, level in zip(codes[::-1], levels[::-1], strict=True):
+        is_open = code == len(level)
+        require(is_open.sum() == len(ranks))
+        filled = np.array([*level, 0])[code]
+        filled[is_open] = ranks
+        ranks = filled
+    return ranks
+
+
 PAYLOADS = {
     "none": read_floats("<f4"),
     "fp16": read_floats("<f2"),
     "bf16": read_floats("<u2"),
+    "lossless": read_lossless,
     "qsgd": read_qsgd,
     "dqsg": read_dqsg,
     "ndqsg": read_ndqsg,

@@ -41,6 +41,7 @@ NUMBA = {
     "skinny",
     "streams",
     "threads",
+    "words",
 }
 """Files that only Numba needs."""
 

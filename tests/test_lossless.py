@@ -210,7 +210,7 @@ def test_an_exponent_that_float16_does_not_have_is_refused():
 
 def test_values_of_another_type_are_refused():
     payload = LOSSLESS.encode(torch.ones(10, dtype=torch.float16), KEY)
-    with pytest.raises(ValueError, match="other floats than torch.bfloat16; decode it to float32"):
+    with pytest.raises(ValueError, match=r"other floats than torch\.bfloat16; decode it"):
         LOSSLESS.decode_into(payload, torch.empty(10, dtype=torch.bfloat16), KEY)
 
 

@@ -57,7 +57,18 @@ ROTATED = [
     for bits, block in itertools.product((1, 2, 3, 4), (512, 1024, 4096))
 ]
 HUFFMAN = [f"dqsg:step={step}" for step in (4, 2, 1.3, 0.9, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)]
-SPECS = ["none", "fp16", "bf16", *WIDTHS, *BLOCKS, *SPARSE, *LARGEST, *ROTATED, *HUFFMAN]
+SPECS = [
+    "none",
+    "fp16",
+    "bf16",
+    "lossless",
+    *WIDTHS,
+    *BLOCKS,
+    *SPARSE,
+    *LARGEST,
+    *ROTATED,
+    *HUFFMAN,
+]
 REFUSALS = [*GOLDEN, "dqsg:levels=5,wire=elias", "qsgd:levels=100", "ndqsg:levels=127"]
 
 

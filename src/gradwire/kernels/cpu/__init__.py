@@ -7,7 +7,8 @@ GIL, and `threads.set_num_threads` cuts large ones into spans for a small pool o
 Beside the files that every backend has, there are those that only Numba needs: `compiler`,
 `intrinsics`, `lanes` and `skinny` (what LLVM is told in its own terms), `calls` (tensors as
 arrays), `butterflies`, `gaussian` and `rotation` (what rotations are made of), `digits` and
-`streams` (what prefix codes are made of), `exponents` and `patterns` (those of `lossless`), `kept`, `largest` and `rangefloat` (the steps of
+`streams` (what prefix codes are made of), `exponents`, `patterns` and `words` (those of
+`lossless`), `kept`, `largest` and `rangefloat` (the steps of
 `spectra`) and `threads`.
 """
 

@@ -27,7 +27,7 @@ def choose_prior(exponents, number, counts, saved):  # type: ignore[no-untyped-d
     step, low, high = max(1, number // SAMPLE), 255, 0
     wipe(counts, 0, len(counts))
     for i in range(min(-(-number // step), SAMPLE)):
-        e = np.int64(exponents[i * step])
+        e = int(exponents[i * step])
         counts[256 + e] += 1
         low, high = min(low, e), max(high, e)
     copy(counts[256 + low :], high + 1 - low, counts[low:])

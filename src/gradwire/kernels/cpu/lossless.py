@@ -17,21 +17,17 @@ from gradwire.kernels.cpu.calls import array
 from gradwire.kernels.cpu.compiler import jit
 from gradwire.kernels.cpu.exponents import CODES, choose_prior, put_codes, take_ranks
 from gradwire.kernels.cpu.floats import mean_floats
-from gradwire.kernels.cpu.intrinsics import and8, load64, lowest_bit, or8, reaching, sub8
-from gradwire.kernels.cpu.pack import pack_tile, unpack_tile
-from gradwire.kernels.cpu.patterns import (
-    copy,
-    count_set,
-    half,
-    is_set,
-    joined,
-    octet,
-    pattern_of,
-    wipe,
-    word_of,
-)
+from gradwire.kernels.cpu.intrinsics import and8, lowest_bit, or8, sub8
+from gradwire.kernels.cpu.patterns import copy, count_set, joined, octet, pattern_of, wipe
 from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.cpu.tiles import load_tile
+from gradwire.kernels.cpu.words import (
+    leave_out,
+    put_words,
+    put_zeros,
+    take_words,
+    whole_bitmap_nbytes,
+)
 from gradwire.kernels.formats.lossless import (
     CHUNK,
     HEAD,
@@ -41,7 +37,6 @@ from gradwire.kernels.formats.lossless import (
     PRIORS,
     WIDTH,
     Kind,
-    bitmap_nbytes,
     find_chunks,
     words_nbytes,
 )
@@ -52,7 +47,7 @@ _SPAN = 4 * CHUNK
 """Values of which all rows of a mean fit the second cache."""
 _FLOATS = (np.float32, np.int16, np.uint16)
 """What `load_tile` takes, by mark."""
-_words_nbytes, _bitmap_nbytes = jit(words_nbytes), jit(bitmap_nbytes)
+_words_nbytes = jit(words_nbytes)
 
 
 @jit
@@ -64,50 +59,6 @@ def _measure(x, mantissa, mask, exponents):  # type: ignore[no-untyped-def]
         any_bit = joined(any_bit, x[i], 0)
         coded = count_set(coded, x[i])
     return any_bit, len(x) - np.int64(coded)
-
-
-@jit
-def _put_words(x, mantissa, low, width, digits, body):  # type: ignore[no-untyped-def]
-    at, shift, number = 0, low, len(x)
-    if width & 16:
-        halves = body[: 2 * number].view(np.uint16)
-        for i in range(number):
-            halves[i] = half(word_of(x[i], mantissa), shift)
-        at, shift = 2 * number, shift + 16
-    if width & 8:
-        octets = body[at : at + number]
-        for i in range(number):
-            octets[i] = octet(word_of(x[i], mantissa), shift)
-        at, shift = at + number, shift + 8
-    if width & 7:
-        eighths = -(-number // 8)
-        for i in range(number):
-            digits[i] = octet(word_of(x[i], mantissa), shift)
-        wipe(digits, number, 8 * eighths)
-        pack_tile(digits, 8 * eighths, width & 7, body[at:])
-        at += (width & 7) * eighths
-    return at
-
-
-@jit
-def _leave_out(x, flags, values, exponents, body):  # type: ignore[no-untyped-def]
-    """Pick out the values that are not +0, and their exponents."""
-    for i in range(len(x)):
-        flags[i] = is_set(x[i])
-    wipe(flags, len(x), -(-len(x) // 64) * 64)
-    number, half = 0, np.uint64(0xFFFFFFFF)
-    bitmap = body[: _bitmap_nbytes(len(x))].view(np.uint32)
-    for first in range(0, len(x), 64):
-        found = reaching(flags.ctypes.data + first, np.uint8(1))
-        bitmap[first // 32] = found & half
-        if first + 32 < len(x):
-            bitmap[first // 32 + 1] = found >> np.uint64(32)
-        while found:
-            place = first + np.int64(lowest_bit(found))
-            values[number], exponents[number] = x[place], exponents[place]
-            number += 1
-            found &= found - np.uint64(1)
-    return number
 
 
 @jit
@@ -125,8 +76,8 @@ def _pack_chunk(x, mantissa, mask, rooms, values, counts, saved, head, escapes, 
     number, start = len(x), 0
     if zeros == number:
         return 0
-    if _bitmap_nbytes(number) < zeros * x.itemsize:
-        start, number = _bitmap_nbytes(number), _leave_out(x, digits, values, exponents, body)
+    if whole_bitmap_nbytes(number) < zeros * x.itemsize:
+        start, number = whole_bitmap_nbytes(number), leave_out(x, digits, values, exponents, body)
         x = values[:number]
     prior, centre = choose_prior(exponents, number, counts, saved)
     for i in range(number):
@@ -135,7 +86,7 @@ def _pack_chunk(x, mantissa, mask, rooms, values, counts, saved, head, escapes, 
     width, stop = mantissa + 1 - low, start + x.itemsize * number
     size = put_codes(exponents, number, prior, digits, escapes, codes)
     if start + _words_nbytes(number, width) + size < stop:
-        end = start + _put_words(x, mantissa, low, width, digits, body[start:])
+        end = start + put_words(x, mantissa, low, width, digits, body[start:])
         stop = end + size
         copy(codes, size, body[end:])
         head[0], head[1] = centre, prior << 6 | width
@@ -190,27 +141,6 @@ def pack_floats(x: Tensor, payload: Tensor) -> int:
 
 
 @jit
-def _take_words(body, low, width, digits, out):  # type: ignore[no-untyped-def]
-    """Words where patterns will be."""
-    at, number, shift = 0, len(out), low
-    wipe(out, 0, number)
-    if width & 16:
-        halves = body[: 2 * number].view(np.uint16)
-        for i in range(number):
-            out[i] = joined(out[i], halves[i], shift)
-        at, shift = 2 * number, shift + 16
-    if width & 8:
-        octets = body[at : at + number]
-        for i in range(number):
-            out[i] = joined(out[i], octets[i], shift)
-        at, shift = at + number, shift + 8
-    if width & 7:
-        unpack_tile(body[at:], -(-number // 8) * 8, width & 7, digits)
-        for i in range(number):
-            out[i] = joined(out[i], digits[i], shift)
-
-
-@jit
 def _take_coded(body, form, centre, counts, mantissa, mask, rooms, out):  # type: ignore[no-untyped-def]
     """The values that are coded; False if they are damaged."""
     width, digits, over, zero = form & WIDTH, rooms[2], np.uint8(0), out.dtype.type(0)
@@ -228,29 +158,10 @@ def _take_coded(body, form, centre, counts, mantissa, mask, rooms, out):  # type
             word = joined(joined(zero, halves[i], 0), octets[i], 16)
             out[i] = pattern_of(word, ranks[i], mantissa)
     else:
-        _take_words(body, mantissa + 1 - width, width, digits, out)
+        take_words(body, mantissa + 1 - width, width, digits, out)
         for i in range(number):
             out[i] = pattern_of(out[i], ranks[i], mantissa)
     return and8(over, mask) == over
-
-
-@jit
-def _put_zeros(bits, values, bitmap, out):  # type: ignore[no-untyped-def]
-    """Values to their places, and zeros between them; False if they are not as many."""
-    numel, number = len(out), 0
-    copy(bits, len(bits), bitmap)
-    wipe(bitmap, len(bits), len(bitmap))
-    wipe(out, 0, numel)
-    for first in range(0, numel, 64):
-        found = load64(bitmap.ctypes.data + first // 8)
-        while found:
-            place = first + np.int64(lowest_bit(found))
-            if place >= numel:
-                return False
-            out[place] = values[number]
-            number += 1
-            found &= found - np.uint64(1)
-    return number == len(values)
 
 
 @jit
@@ -262,12 +173,12 @@ def _unpack_chunk(body, centre, form, counts, mantissa, mask, rooms, values, out
         return True
     target = out
     if number < len(out):
-        start, target = _bitmap_nbytes(len(out)), values[:number]
+        start, target = whole_bitmap_nbytes(len(out)), values[:number]
     if form >> 6 == PLAIN:
         copy(body[start : start + number * out.itemsize].view(out.dtype), number, target)
     elif not _take_coded(body[start:], form, centre, counts, mantissa, mask, rooms, target):
         return False
-    return number == len(out) or _put_zeros(body[:start], target, rooms[0], out)
+    return number == len(out) or put_zeros(body[:start], target, rooms[0], out)
 
 
 @jit
@@ -322,7 +233,9 @@ class _Found:
         return whole
 
     def add(self, start: int, stop: int, out: Any, weight: Any, accumulate: bool) -> bool:
-        """The same as float32."""
+        """The same as float32, times `weight`, written or added."""
+        if self.kind.nbytes == 4 and weight == 1 and not accumulate:
+            return self.unpack(start, stop, out.view(np.uint32))
         floats = np.empty(CHUNK, _FLOATS[self.kind.mark])
         patterns, tile = floats.view(f"u{self.kind.nbytes}"), np.empty(CHUNK, np.float32)
         whole: bool = _unpack_weighted(
@@ -351,16 +264,15 @@ def unpack_floats(
     found = _find(payload, out.numel())
     if found is None:
         return False
-    is_kept = KINDS[str(out.dtype).removeprefix("torch.")] == found.kind
-    patterns = array(out).view(f"u{found.kind.nbytes}") if is_kept else None
+    values, kind = array(out), found.kind
     answers: list[bool] = []
 
     def run(start: int, stop: int) -> None:
-        if patterns is not None and weight == 1 and not accumulate:
-            answers.append(found.unpack(start, stop, patterns[start:stop]))
-        else:
-            part = array(out)[start:stop]
+        part = values[start:stop]
+        if out.dtype == torch.float32:
             answers.append(found.add(start, stop, part, np.float32(weight), accumulate))
+        else:
+            answers.append(found.unpack(start, stop, part.view(f"u{kind.nbytes}")))
 
     over_threads(out.numel(), CHUNK, run)
     return all(answers)
@@ -373,24 +285,18 @@ def _one_nan(values):  # type: ignore[no-untyped-def]
 
 
 def mean_packed_floats(payloads: Sequence[Tensor], out: Tensor) -> bool:
-    found = [_find(payload, out.numel()) for payload in payloads]
-    answers: list[bool] = []
+    found = [each for payload in payloads if (each := _find(payload, out.numel())) is not None]
+    answers = [len(found) == len(payloads)]
 
     def run(start: int, stop: int) -> None:
-        rows = torch.empty(len(payloads), min(_SPAN, stop - start))
+        rows = torch.empty(len(found), min(_SPAN, stop - start))
         for at in range(start, stop, _SPAN):
             end = min(at + _SPAN, stop)
             for each, row in zip(found, rows.numpy(), strict=True):
-                is_float32 = each.kind.nbytes == 4
-                answers.append(
-                    each.unpack(at, end, row[: end - at].view(np.uint32))
-                    if each.kind.nbytes == 4
-                    else each.add(at, end, row[: end - at], np.float32(1), False)
-                )
+                answers.append(each.add(at, end, row[: end - at], np.float32(1), False))
             mean_floats(rows[:, : end - at], out[at:end], key=Key())
             _one_nan(out[at:end].numpy())
 
-    if any(each is None for each in found):
-        return False
-    over_threads(out.numel(), CHUNK, run)
+    if all(answers):
+        over_threads(out.numel(), CHUNK, run)
     return all(answers)

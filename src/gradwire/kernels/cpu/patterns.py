@@ -17,6 +17,7 @@ from gradwire.kernels.cpu.compiler import has_feature, jit
 from gradwire.kernels.cpu.intrinsics import expression, lowest_bit, reaching
 
 _u8, _i64 = types.uint8, types.int64
+_intrinsic: Any = intrinsic
 _I8, _I16 = ir.IntType(8), ir.IntType(16)
 
 
@@ -78,43 +79,43 @@ def _count_set(builder: Any, count: Any, pattern: Any) -> Any:
     return builder.add(count, builder.zext(is_set, count.type))
 
 
-@intrinsic
+@_intrinsic
 def octet(typingctx, pattern, shift):  # type: ignore[no-untyped-def]
     """Eight bits, from bit `shift` on."""
     return _u8(pattern, _i64), _octet
 
 
-@intrinsic
+@_intrinsic
 def half(typingctx, pattern, shift):  # type: ignore[no-untyped-def]
     """Sixteen bits, from bit `shift` on."""
     return types.uint16(pattern, _i64), _half
 
 
-@intrinsic
+@_intrinsic
 def word_of(typingctx, pattern, mantissa):  # type: ignore[no-untyped-def]
     """Sign and mantissa."""
     return pattern(pattern, _i64), _word
 
 
-@intrinsic
+@_intrinsic
 def pattern_of(typingctx, word, exponent, mantissa):  # type: ignore[no-untyped-def]
     """The inverse of `word_of`, with an exponent (uint8)."""
     return word(word, _u8, _i64), _pattern
 
 
-@intrinsic
+@_intrinsic
 def joined(typingctx, word, part, shift):  # type: ignore[no-untyped-def]
     """The bits of `word`, and those of `part`, from bit `shift` on."""
     return word(word, part, _i64), _joined
 
 
-@intrinsic
+@_intrinsic
 def is_set(typingctx, pattern):  # type: ignore[no-untyped-def]
     """1 if any bit is, else 0 (uint8)."""
     return _u8(pattern), _is_set
 
 
-@intrinsic
+@_intrinsic
 def count_set(typingctx, count, pattern):  # type: ignore[no-untyped-def]
     """One more if any bit is set (int32)."""
     return types.int32(types.int32, pattern), _count_set

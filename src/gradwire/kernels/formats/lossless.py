@@ -99,7 +99,7 @@ def gains() -> tuple[Any, Any]:
     return saved, np.column_stack((places, saved[tuple(places.T)]))
 
 
-def has_bitmap(numel: int, zeros: int, nbytes: int) -> bool:
+def has_bitmap(numel: Any, zeros: Any, nbytes: int) -> Any:
     """Is it shorter to say where the zeros of a chunk are?"""
     return bitmap_nbytes(numel) < zeros * nbytes
 

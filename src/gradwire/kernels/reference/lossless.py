@@ -33,7 +33,7 @@ _INTEGERS = {4: torch.int32, 2: torch.int16}
 def pack_floats(x: Tensor, payload: Tensor) -> int:
     kind = KINDS[str(x.dtype).removeprefix("torch.")]
     patterns = x.view(_INTEGERS[kind.nbytes]).long() & (1 << 8 * kind.nbytes) - 1
-    chunks = [_chunk(part, kind) for part in patterns.split(CHUNK)] if x.numel() else []
+    chunks = [_chunk(part, kind) for part in torch.split(patterns, CHUNK)] if x.numel() else []
     heads = np.array([head for head, _ in chunks], HEAD).tobytes()
     mark = torch.tensor([kind.mark, 0, 0, 0, *heads], dtype=torch.uint8)
     made = torch.cat([mark, *(body for _, body in chunks)])
@@ -134,7 +134,7 @@ def unpack_floats(
     values = torch.empty(out.numel(), dtype=getattr(torch, list(KINDS)[kind.mark]))
     patterns = values.view(_INTEGERS[kind.nbytes])
     for head, start, stop, part in zip(
-        heads, starts, starts[1:], patterns.split(CHUNK), strict=False
+        heads, starts, starts[1:], torch.split(patterns, CHUNK), strict=False
     ):
         made = _from_chunk(head, payload[start:stop], len(part), kind)
         if made is None:
@@ -248,7 +248,7 @@ class _Reader:
 
 def mean_packed_floats(payloads: Sequence[Tensor], out: Tensor) -> bool:
     rows = torch.empty(len(payloads), out.numel())
-    if not all([unpack_floats(payload, row) for payload, row in zip(payloads, rows, strict=True)]):
+    if not all(unpack_floats(payload, row) for payload, row in zip(payloads, rows, strict=True)):
         return False
     mean_floats(rows, out, key=Key())
     out[out.isnan()] = torch.nan
