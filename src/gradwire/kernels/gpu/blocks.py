@@ -130,29 +130,30 @@ def block_scales_at(scales, at, inside, SPAN: tl.constexpr):
 
 
 @jit
-def given_scales(scales, stride, left, s: tl.constexpr, SPAN: tl.constexpr):
+def given_scales(scales, tiles, stride, left, s: tl.constexpr, SPAN: tl.constexpr):
     """The scales of eighth `s`: (ROWS, blocks), or (ROWS, 64) in a ragged group."""
-    if left is None:
+    if SPAN == TILE:
+        values = tile_scales(scales, tiles, rows(), left)
+    elif left is None:
         across: tl.constexpr = max(EIGHTH // SPAN, 1)
         at = rows() * TILE + s * EIGHTH + tl.arange(0, across)[None, :] * SPAN
-        inside = at >= 0
+        values = block_scales_at(scales, at, at >= 0, SPAN)
     else:
         at = rows() * TILE + s * stride + lanes()
-        inside = lanes() < stride
-    return block_scales_at(scales, at, inside, SPAN)
+        values = block_scales_at(scales, at, lanes() < stride, SPAN)
+    return values
 
 
 @jit
 def all_given_scales(scales, tiles, stride, left, SPAN: tl.constexpr):
-    """Those of all eighths; where a block is a tile or more, they are loaded once."""
-    values = ()
-    if SPAN == TILE:
-        first = tile_scales(scales, tiles, rows(), left)
-        for _ in tl.static_range(8):
+    """`given_scales` of all eighths; where a block is a tile or more, they are loaded once."""
+    first = given_scales(scales, tiles, stride, left, 0, SPAN)
+    values = (first,)
+    for s in tl.static_range(1, 8):
+        if SPAN == TILE:
             values += (first,)
-    else:
-        for s in tl.static_range(8):
-            values += (given_scales(scales, stride, left, s, SPAN),)
+        else:
+            values += (given_scales(scales, tiles, stride, left, s, SPAN),)
     return values
 
 
