@@ -25,7 +25,7 @@ def draw(kind, numel, seed=0):
 
 
 def measure(codec, x):
-    """Real bits a value, and the squared error relative to the squared values."""
+    """Real bits per value, and the squared error relative to the squared values."""
     payload = codec.encode(x, KEY)
     error = codec.decode(payload, x.numel(), KEY).double() - x.double()
     return 8 * payload.numel() / x.numel(), float(error.square().sum() / x.double().square().sum())

@@ -74,7 +74,7 @@ def domains(data: dict[str, Tensor], drop: float) -> list[list[str]]:
         errors = [nmse(gw.FFTSparse(drop, domain=domain), x) for domain in DOMAINS]
         chosen = DOMAINS[int(auto.encode(x, KEY)[4])]
         rows.append([name, *(f"{error:.3f}" for error in errors), chosen, f"{bits(auto, x):.2f}"])
-    return [["vector", *DOMAINS, "auto takes", "bits a value"], *rows]
+    return [["vector", *DOMAINS, "auto takes", "bits per value"], *rows]
 
 
 def blocks(data: dict[str, Tensor]) -> list[list[str]]:
@@ -91,7 +91,7 @@ def entropy(p: float) -> float:
 
 
 def pairs(data: dict[str, Tensor], keep: float = 0.15, width: int = 10) -> list[list[str]]:
-    """Energy lost by complex bins, and by real parts each on its own, at the same bits a value."""
+    """Energy lost by complex bins, and by real parts each on its own, at the same bits per value."""
     rows = []
     budget = width * keep + entropy(keep) / 2
     fraction = next(i / 1e4 for i in range(1, 5000) if width * i / 1e4 + entropy(i / 1e4) > budget)
@@ -174,5 +174,5 @@ if __name__ == "__main__":
         table("Error by domain, drop 0.5", *domains(everything, 0.5))
         table("Error by domain, drop 0.85", *domains(everything, 0.85))
         table("Error by block, drop 0.5", *blocks(everything))
-        table("Energy lost at 1.80 bits a value, 10-bit values", *pairs(everything))
+        table("Energy lost at 1.80 bits per value, 10-bit values", *pairs(everything))
         table("Bits a value / error, domain auto", *floats(few))

@@ -138,7 +138,7 @@ def bias() -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    table("Dense Elias code, n = 16384, s = 127, bits a value", *dense_elias())
+    table("Dense Elias code, n = 16384, s = 127, bits per value", *dense_elias())
     table("Sparse Elias code, n = 65536, Gaussian, bits in all", *sparse_elias())
     table("Normalised error, Gaussian", *nmse())
     table("Bits a value of the three wires, Gaussian, block 512, max norm", *entropy_coded())

@@ -161,7 +161,7 @@ MAKERS: dict[str, Callable[[float], gw.Codec]] = {
 
 
 def same_size(data: Data, budget: float = 0.155) -> list[list[str]]:
-    """Errors at the same bits a value."""
+    """Errors at the same bits per value."""
     rows = []
     for name, tensors in data.items():
         found = []
@@ -217,7 +217,7 @@ if __name__ == "__main__":
     else:
         everything = vectors()
         table("Bits a value", *sizes(everything))
-        table("Places, bits a value", *places(everything["Gaussian"]))
+        table("Places, bits per value", *places(everything["Gaussian"]))
         table("Error of the kept values, in % of their energy", *values(everything))
-        table("Error at 0.155 bits a value (density)", *same_size(everything))
-        table("Error / bits a value by block", *blocks(everything))
+        table("Error at 0.155 bits per value (density)", *same_size(everything))
+        table("Error / bits per value by block", *blocks(everything))

@@ -75,4 +75,4 @@ def run_example(rank):
 def test_the_example_trains(worlds):
     for said in worlds[2].run(run_example):
         assert float(re.search(r"accuracy ([\d.]+)%", said)[1]) > 70
-        assert float(re.search(r"([\d.]+) bits a value", said)[1]) < 4.3
+        assert float(re.search(r"([\d.]+) bits per value", said)[1]) < 4.3

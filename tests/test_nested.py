@@ -304,7 +304,7 @@ def logged():
 
 
 def reduce_steps(rank, codec, collective, correlation, steps):
-    """The Reducer over some steps: results, statistics, bits a value in each, and warnings."""
+    """The Reducer over some steps: results, statistics, bits per value in each, and warnings."""
     link = Link()
     reducer = Reducer(link, codec, collective=collective, min_numel=0)
     results, bits = [], []

@@ -143,4 +143,4 @@ def _spell(settings: dict[str, Any]) -> str:
 
 def _bits(example: dict[str, Any]) -> str:
     bits = example["bits_per_value"]
-    return "bits a value depend on the data" if bits is None else f"{bits:.3f} bits a value"
+    return "bits per value depend on the data" if bits is None else f"{bits:.3f} bits per value"

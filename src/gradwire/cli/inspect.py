@@ -33,7 +33,7 @@ def inspect(
 ) -> None:
     """Print the header of a message and what its bits are spent on. Its values are not decoded.
 
-    Example: what do 4 bits a value really cost? In Python, keep a message in a file:
+    Example: what do 4 bits per value really cost? In Python, keep a message in a file:
 
         import pathlib, torch, gradwire as gw
 

@@ -52,11 +52,11 @@ _NORMS = ("max", "l2")
 
 @dataclass(frozen=True)
 class QSGD(ResolvedCodec):
-    """Quantize every block to `bits` bits a value, or to `levels` levels on each side of zero.
+    """Quantize every block to `bits` bits per value, or to `levels` levels on each side of zero.
 
     bits: 2 to 8, one of them the sign; fewer are coarser. `levels` (1 to 127) overrides it.
     norm: "max", or "l2" as in the theory, which makes many zeros.
-    block: values that share a scale; smaller is finer and costs 32 / block bits a value more.
+    block: values that share a scale; smaller is finer and costs 32 / block bits per value more.
     wire: "packed", "huffman", "elias" or "zstd".
 
     >>> import torch, gradwire as gw

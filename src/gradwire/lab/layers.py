@@ -1,4 +1,4 @@
-"""What a codec does to each layer: bits a value, and what the first worker's messages lose."""
+"""What a codec does to each layer: bits per value, and what the first worker's messages lose."""
 
 from __future__ import annotations
 

@@ -17,6 +17,6 @@ class Floats(Protocol):
 
         They are added in their order in float64, so that no sum overflows before the mean does, and
         the mean is rounded to float32. For an `out` of 16 bits it is then rounded up or down at
-        random, by 16 random bits a value: exactly unbiased, but for subnormals of float16, whose
+        random, by 16 random bits per value: exactly unbiased, but for subnormals of float16, whose
         fraction is first rounded to 16 bits (a bias of at most 2^-17 of their distance).
         """

@@ -24,7 +24,7 @@ class Rotated(Protocol):
         key: Key,
         offset: int = 0,
     ) -> None:
-        """Rotate every block, round it to 1 to 4 bits a value, and pack the codes.
+        """Rotate every block, round it to 1 to 4 bits per value, and pack the codes.
 
         With y for the rotated block, of the length of x, and q for the levels that it is rounded
         to, its scale is <y, y> / <y, q>. It is 0 for a block of zeros and NaN for one that holds
