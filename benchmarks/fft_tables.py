@@ -91,7 +91,7 @@ def entropy(p: float) -> float:
 
 
 def pairs(data: dict[str, Tensor], keep: float = 0.15, width: int = 10) -> list[list[str]]:
-    """Energy lost by complex bins, and by real parts each on its own, at the same bits per value."""
+    """Energy lost by complex bins, and by real parts each on its own, at equal bits per value."""
     rows = []
     budget = width * keep + entropy(keep) / 2
     fraction = next(i / 1e4 for i in range(1, 5000) if width * i / 1e4 + entropy(i / 1e4) > budget)

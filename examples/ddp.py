@@ -35,7 +35,7 @@ def main() -> None:
         right = (ddp.module(digits.test.inputs).argmax(1) == digits.test.targets).float().mean()
         stats = handle.stats()
         print(f"accuracy {right:.1%}, {stats.bytes_per_step:,.0f} bytes a step, ", end="")
-        print(f"{stats.bits_per_value:.2f} bits a value")
+        print(f"{stats.bits_per_value:.2f} bits per value")
     dist.destroy_process_group()
 
 

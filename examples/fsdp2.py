@@ -50,7 +50,7 @@ def train() -> str:
     stats = handle.stats()
     return (
         f"accuracy {right:.1%}, {stats.bytes_per_step:,.0f} bytes a step, "
-        f"{stats.bits_per_value:.2f} bits a value"
+        f"{stats.bits_per_value:.2f} bits per value"
     )
 
 

@@ -19,8 +19,8 @@ contraction: for every x, with 2 bits, and with 1 bit if k^2 <= m,
     |x - Q(Top_k(x))|^2 <= (1 - (1 - 2^-8) density) |x|^2                                    (5)
 
 Where the kept values are is said by the gaps between them, in Rice's code. A fraction p of values
-at independent places takes p (1 + r) + p q / (1 - q) bits per value, q = (1 - p)^(2^r), with the best
-r: 0.1176 at p = 1/64, r = 5, where the entropy is 0.1161 and indices of 12 bits take 0.1875.
+at independent places takes p (1 + r) + p q / (1 - q) bits per value, q = (1 - p)^(2^r), with the
+best r: 0.1176 at p = 1/64, r = 5, where the entropy is 0.1161 and indices of 12 bits take 0.1875.
 
 A. Sarfi, B. Therien, J. Lidin, E. Belilovsky, "Communication Efficient LLM Pre-training with
 SparseLoCo", 2025, arXiv:2508.15706: blocks of 4,096 values, of which 1 to 3 % are sent in 2 bits,
