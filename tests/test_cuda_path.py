@@ -7,6 +7,7 @@ CPU path, bit for bit, over real gloo: what NCCL would do with the same messages
 import ast
 import gc
 import inspect
+import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -416,6 +417,27 @@ def test_memory_is_kept_for_the_stream_that_uses_it(monkeypatch, make, says):
         del tensor, taken
         gc.collect()
         assert bool(machine.freed) is not says
+
+
+def test_the_copy_back_waits_for_the_copy_even_if_another_thread_saw_it_done():
+    with installed() as machine:
+        device, tensor = Staged(GPU), machine.put(torch.ones(100))
+        taken, done = device.take(tensor), device.future()
+        assert taken.values.isnan().all()
+        lane = threading.Thread(target=taken.ready)
+        lane.start()
+        lane.join()
+        taken.values.mul_(2.0)
+        device.give(taken, done)
+        assert machine.get(done.wait()).eq(2.0).all()
+
+
+def test_memory_of_a_link_is_handed_from_stream_to_stream():
+    with installed() as machine:
+        device, x = Here(GPU), torch.zeros(8, device=GPU)
+        for stream in (machine.current_stream(), machine.Stream(), machine.Stream()):
+            with machine.stream(stream), device.entered():
+                x.add_(1.0)
 
 
 # What is refused.
