@@ -18,7 +18,16 @@ import numpy as np
 
 from gpu_code import Code
 from gpu_interpreter import Watch
-from gpu_wave import SPARE, Wave, advance, buffer_addresses, preparation, quotients, size_of
+from gpu_wave import (
+    SPARE,
+    Wave,
+    advance,
+    buffer_addresses,
+    permutation,
+    preparation,
+    quotients,
+    size_of,
+)
 
 POISON = 0xA5
 SHARED_NBYTES = 1 << 16
@@ -93,6 +102,8 @@ class Emulator:
         if octets[3] >> 2 == _BUFFER:
             return self._buffer_step(kinds.MUBUF.from_bytes(octets)), False
         inst = emu.decode_inst(ctypes.string_at(pc, 16), "rdna3")
+        if isinstance(inst, kinds.VOP3) and inst.op.name.startswith("V_PERMLANE"):
+            return permutation(inst, pc), False
         prepare = preparation(inst, pc, kinds)
         (program, runtime), _ = emu._decode_at(pc, "rdna3")
         places, function = program.arg.globals, runtime.fxn

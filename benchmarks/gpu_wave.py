@@ -86,6 +86,29 @@ def _copying(inst: Any, pc: int) -> Any:
     return copy
 
 
+def permutation(inst: Any, pc: int) -> Any:
+    """`v_permlane(x)16`: lanes of the same row, or of the other.
+
+    The emulator does not find an operand that is a literal, in the word behind the instruction.
+    """
+    other_row = 16 if "X16" in inst.op.name else 0
+    literal = int.from_bytes(ctypes.string_at(pc + 8, 4), "little")
+
+    def permute(wave: Wave, _: Watch) -> None:
+        low, high = (
+            literal if source.offset == 255 else int(wave.scalar[source.offset])
+            for source in (inst.src1, inst.src2)
+        )  # fmt: skip
+        places = np.array([(low | high << 32) >> 4 * i & 15 for i in range(16)] * 2)
+        old = wave.vector[inst.src0.offset - 256].copy()
+        active = wave.active()
+        moved = old[places + (LANES & 16 ^ other_row)]
+        wave.vector[inst.vdst.offset - 256, active] = moved[active]
+        advance(wave, inst)
+
+    return permute
+
+
 def quotients(inst: Any) -> Any:
     """The last instruction of a division: {thread: quotient} where a subnormal is in it.
 
