@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from beside import Beside
 from world import World
 
 SLOW = (
@@ -29,6 +30,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in SLOW or item.name.startswith(SLOW):
             item.add_marker("slow")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if not session.config.option.collectonly:
+        for beside in _besides(session):
+            beside.start()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    for beside in _besides(session):
+        beside.end()
+
+
+def _besides(session: pytest.Session) -> set[Beside]:
+    modules = {getattr(item, "module", None) for item in session.items}
+    return {module.BESIDE for module in modules if hasattr(module, "BESIDE")}
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -5,7 +5,6 @@ What is compiled for real devices is looked at in `test_gpu_compiled.py`.
 
 import inspect
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from beside import Beside
 from gradwire import kernels
 
 pytest.importorskip("triton", reason="the GPU kernels need Triton: pip install gradwire[gpu]")
@@ -24,18 +24,16 @@ FOUND = {"bitmaps", "largest"}
 """Files of what selects values, and says where they are."""
 SPECTRA = {"butterflies", "coefficients", "fourier", "kept"}
 """Files that only `spectra` needs."""
+BESIDE = Beside([sys.executable, str(HERE / "gpu_worker.py")], {"TRITON_INTERPRET": "1"})
 NAMES = [name for name in dir(kernels.Kernels) if not name.startswith("_")]
 
 
 @pytest.fixture(scope="module")
 def report():
     """What `gpu_worker.py` has found."""
-    done = subprocess.run(
-        [sys.executable, HERE / "gpu_worker.py"], env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    code, output = BESIDE.result()
+    assert code == 0, output
+    return json.loads(output.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", gpu.__all__)

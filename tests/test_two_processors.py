@@ -7,7 +7,6 @@ The kernels of the generic one are compiled once and kept beside the others.
 import hashlib
 import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
+from beside import Beside
 from gradwire.codecs import global_qsgd
 from gradwire.kernels import exact
 from gradwire.reduction import checkpoint
@@ -42,6 +42,12 @@ STEPS, LEARNING_STEPS = 5, 15
 PHASES = "slice=64,energy=0.2,warmup_steps=2,train_steps=8,compress_steps=3"
 PASS = "golden or equals_the_reference and not float16"
 """Also runs on the generic processor: float32, since other types are only read differently."""
+HERE = Path(__file__).parent
+BESIDE = Beside(
+    [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", PASS,
+     str(HERE / "test_wire.py"), str(HERE / "test_kernels.py")],
+    GENERIC,
+)  # fmt: skip
 SUMS_SQUARES = "global-qsgd:levels=5,norm=l2,block=1024"
 
 
@@ -159,12 +165,6 @@ def test_a_difference_in_the_last_bit_is_noticed(processors, sqrt):
 
 def test_golden_messages_and_kernels_on_the_generic_processor():
     """What a second machine would get, in a process of its own."""
-    here = Path(__file__).parent
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", PASS,
-         str(here / "test_wire.py"), str(here / "test_kernels.py")],
-        env=os.environ | GENERIC, capture_output=True, text=True, timeout=600, check=False,
-        cwd=here.parent,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert "passed" in done.stdout
+    code, output = BESIDE.result()
+    assert code == 0, output
+    assert "passed" in output

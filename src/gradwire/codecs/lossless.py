@@ -38,8 +38,8 @@ class Lossless(SpelledCodec):
     >>> import torch, gradwire as gw
     >>> codec, x = gw.Lossless(), torch.randn(100_000, generator=torch.Generator().manual_seed(0))
     >>> payload = codec.encode(x, gw.Key())
-    >>> torch.equal(codec.decode(payload, 100_000, gw.Key()), x), 8 * payload.numel() / 100_000
-    (True, 26.6)
+    >>> torch.equal(codec.decode(payload, 100_000, gw.Key()), x), 8 * payload.numel() // 100_000
+    (True, 26)
     """
 
     unbiased = True

@@ -40,7 +40,13 @@ def rehearse(codec: Codec, collective: Collective, world: int, device: Device) -
     check_sizes(codec, device)
     if device.memory.type == "cpu":
         return
-    with device.entered():
-        vectors = [torch.zeros(_NUMEL, device=device.memory)] * world
-        mean = collective.simulate(codec, vectors, Key())
-        codec.subtract(codec.encode(vectors[0], Key()), mean, Key())
+    try:
+        with device.entered():
+            vectors = [torch.zeros(_NUMEL, device=device.memory)] * world
+            mean = collective.simulate(codec, vectors, Key())
+            codec.subtract(codec.encode(vectors[0], Key()), mean, Key())
+    except TypeError as error:  # what torch says of memory that has no array
+        raise NotImplementedError(
+            f"{codec!r} reads its messages on the CPU so far, got gradients on {device.memory} "
+            f"over nccl ({error}); use another codec, such as `EDEN`, {_GLOO}."
+        ) from error
