@@ -16,7 +16,7 @@ class Beside:
     def __init__(self, command: list[str], env: dict[str, str]) -> None:
         self._command, self._env = command, env
         self._process: subprocess.Popen[bytes] | None = None
-        self._output = tempfile.TemporaryFile()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `end`)
 
     def start(self) -> None:
         self._process = subprocess.Popen(
@@ -37,3 +37,4 @@ class Beside:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+        self._output.close()
