@@ -417,7 +417,9 @@ def count_ratios(numel, dtype):
 
 def payload_room(numel, block):
     chunks = HEAD * num_blocks(numel, CHUNK)
-    return soiled(4 * num_blocks(numel, block) + packed_nbytes(numel, 8) + chunks, torch.uint8)
+    return soiled(
+        4 * num_blocks(numel, block) + packed_nbytes(numel, 8) + chunks, dtype=torch.uint8
+    )
 
 
 @every_float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import lcm
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -96,25 +97,22 @@ def encode_dithered(
     size, span = block or max(x.numel(), TILE), segment or max(x.numel(), 1)
     steps = np.empty(num_blocks(x.numel(), block), np.float32)
     ids, count = out.data_ptr() + steps.nbytes, -(-x.numel() // CHUNK)
-    bodies = list[tuple[int, int]]()
+    payload, bodies = out.numpy(), dict[int, Any]()
+    stream = payload[steps.nbytes :]
 
     def run(start: int, stop: int) -> None:
-        desk, first, at = (
-            np.empty(chunk_writer.DESK, np.uint8),
-            start // CHUNK,
-            HEAD * count + start,
-        )
+        desk, first = np.empty(chunk_writer.DESK, np.uint8), start // CHUNK
+        body = np.empty(stop - start + 8, np.uint8) if start else stream[HEAD * count :]
         nbytes = _encode(
             values[start:stop], own, span, start, size, steps[start // size :], words,
             (offset + start) // 8, addresses(), desk.ctypes.data, ids + first,
-            ids + count + (HEAD - 1) * first, ids + at,
+            ids + count + (HEAD - 1) * first, body.ctypes.data,
         )  # fmt: skip
-        bodies.append((at, nbytes))
+        bodies[start] = body[:nbytes]
 
     over_threads(x.numel(), lcm(size, CHUNK), run)
-    payload = out.numpy()
     payload[: steps.nbytes] = steps.view(np.uint8)
-    return steps.nbytes + joined(payload[steps.nbytes :], HEAD * count, bodies)
+    return steps.nbytes + joined(stream, HEAD * count, bodies)
 
 
 def decode_dithered(

@@ -42,26 +42,28 @@ def _decode(ids, sizes, starts, stream, first, numel, zero, tables, desk, codes)
     return True
 
 
-def joined(stream: Any, begin: int, bodies: list[tuple[int, int]]) -> int:
-    """Move bodies, (where they start, how long they are), together from `begin` on; the end."""
-    for start, nbytes in sorted(bodies):
-        if start != begin:
-            stream[begin : begin + nbytes] = stream[start : start + nbytes].copy()
-        begin += nbytes
+def joined(stream: Any, begin: int, bodies: dict[int, Any]) -> int:
+    """Put the bodies of spans, by where these start, after the first one; where all end."""
+    for start in sorted(bodies):
+        end = begin + len(bodies[start])
+        if start:
+            stream[begin:end] = bodies[start]
+        begin = end
     return begin
 
 
 def huffman_encode(codes: Tensor, out: Tensor, *, zero: int) -> int:
-    numel, stream, bodies = codes.numel(), out.numpy(), list[tuple[int, int]]()
+    numel, stream, bodies = codes.numel(), out.numpy(), dict[int, Any]()
     count, source, target = -(-numel // CHUNK), codes.data_ptr(), out.data_ptr()
 
     def run(start: int, stop: int) -> None:
-        desk, at = np.empty(chunk_writer.DESK, np.uint8), HEAD * count + start
+        desk = np.empty(chunk_writer.DESK, np.uint8)
+        body = np.empty(stop - start, np.uint8) if start else stream[HEAD * count :]
         nbytes = _encode(
             source + start, start // CHUNK, stop - start, np.uint8(zero), addresses(),
-            desk.ctypes.data, target, target + count, target + at,
+            desk.ctypes.data, target, target + count, body.ctypes.data,
         )  # fmt: skip
-        bodies.append((at, nbytes))
+        bodies[start] = body[:nbytes]
 
     over_threads(numel, CHUNK, run)
     return joined(stream, HEAD * count, bodies)
