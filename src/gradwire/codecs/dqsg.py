@@ -183,7 +183,8 @@ class DQSG(SpelledCodec):
         """Steps in units of the root mean square, and how many values share one."""
         if self.bits_per_value is not None:
             return rate.find_ratios(x, self.block, self.bits_per_value)
-        return torch.tensor([self.step]), None
+        assert self.step is not None
+        return torch.full((1,), self.step, dtype=torch.float32, device=x.device), None
 
     def decode_into(
         self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,

@@ -18,7 +18,7 @@ from gradwire.kernels import cpu
 from gradwire.kernels.formats.fields import Dither, field_width, num_words
 from gradwire.kernels.formats.huffman import CHUNK, HEAD
 from gradwire.kernels.formats.layout import MIN_SCALE, num_blocks, packed_nbytes
-from gradwire.kernels.formats.lossless import CHUNK
+from gradwire.kernels.formats.lossless import CHUNK as LOSSLESS_CHUNK
 from gradwire.kernels.formats.lossless import max_nbytes as lossless_nbytes
 from gradwire.kernels.formats.rotation import padded_numel
 from gradwire.kernels.formats.spectra import Form, Kept
@@ -367,7 +367,7 @@ def any_floats(numel, dtype):
     """Of a law, with many zeros, of few bits, of any bits at all, and none that is not zero."""
     integer = torch.int32 if dtype == torch.float32 else torch.int16
     top = torch.iinfo(integer).max
-    for size in (numel, 2 * CHUNK + 77) if numel == LENGTHS[-1] else (numel,):
+    for size in (numel, 2 * LOSSLESS_CHUNK + 77) if numel == LENGTHS[-1] else (numel,):
         x = torch.randn(size, generator=random(size))
         yield from vectors(size, dtype)
         yield x.to(dtype)
