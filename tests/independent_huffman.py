@@ -125,12 +125,12 @@ class Bits:
 def read_huffman(stream, numel, zero):
     """The codes of `numel` values, a multiple of 8."""
     count = -(-numel // 4096)
-    require(len(stream) >= 9 * count)
-    sizes = np.frombuffer(stream[count : 9 * count], "<u2").reshape(count, 4).tolist()
-    values, at = [], 9 * count
+    require(len(stream) >= 5 * count)
+    words = np.frombuffer(stream[count : 5 * count], "<u4").tolist()
+    values, at = [], 5 * count
     for i, number in enumerate(stream[:count]):
         total = min(4096, numel - 4096 * i)
-        require(number < 254 or sum(sizes[i]) == 0)
+        require(number < 254 or words[i] == 0)
         if number == 255:
             values += [0] * total
         elif number == 254:
@@ -139,12 +139,27 @@ def read_huffman(stream, numel, zero):
             at += total
         else:
             low = code_of(number)[0]
-            end = at + (low + 1) * total // 8 * (low > 0) + sum(sizes[i])
+            start = at + (low + 1) * total // 8 * (low > 0)
+            sizes, end = read_sizes(words[i], stream, start)
             require(end <= len(stream) and end - at < total)
-            values += read_chunk(number, stream[at:end], sizes[i], total)
+            values += read_chunk(number, stream[at : start + sum(sizes)], sizes, total)
             at = end
     require(at == len(stream))
     return (np.array(values, np.int64) + zero) % 256
+
+
+def read_sizes(word, stream, start):
+    """Of the four streams, the first of which starts there; where the body ends."""
+    if word >= 2**31:
+        end = start + word - 2**31 + 8
+        require(end <= len(stream))
+        sizes = np.frombuffer(stream[end - 8 : end], "<u2").tolist()
+        require(sum(sizes) == word - 2**31)
+        return sizes, end
+    first, second, third, last = word % 2**11, word >> 11 & 63, word >> 17 & 63, word >> 23
+    sizes = [first, first + second - 32, first + third - 32, first + last - 64]
+    require(min(sizes) >= 0)
+    return sizes, start + sum(sizes)
 
 
 def read_chunk(number, body, sizes, total):

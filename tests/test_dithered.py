@@ -220,7 +220,7 @@ def test_pieces_of_a_budget_decode_to_the_whole():
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace", "student-t"])
 def test_huffman_codes_are_within_three_percent_of_the_entropy(kind):
-    """That of all codes; each chunk has a table, and four sizes, of its own."""
+    """That of all codes; each chunk has a table, and sizes, of its own."""
     x = draw(kind, 400_000)
     for step in (2.0, 1.2, 0.7, 0.3, 0.1):
         steps = torch.empty(-(-x.numel() // 4096))
@@ -230,7 +230,7 @@ def test_huffman_codes_are_within_three_percent_of_the_entropy(kind):
         share = torch.bincount(codes.long()).double() / 400_000
         entropy = float(-(share * share.clamp_min(1e-30).log2()).sum())
         size = gw.DQSG(step=step).encode(x, KEY).numel() - steps.nbytes
-        assert 8 * size / 400_000 < 1.03 * entropy + 72 / 4096, step
+        assert 8 * size / 400_000 < 1.03 * entropy + 40 / 4096, step
         zstd = gw.DQSG(step=step, wire="zstd").encode(x, KEY).numel() - steps.nbytes
         assert size < 1.001 * zstd
 
@@ -239,7 +239,7 @@ def test_zeros_take_no_bits():
     x = draw("gaussian", 8192)
     x[4096:] = 0
     half, whole = (gw.DQSG(step=1.2).encode(part, KEY).numel() for part in (x[:4096], x))
-    assert whole == half + 4 + 9
+    assert whole == half + 4 + 5
 
 
 @pytest.mark.parametrize("at", [0, 3, 4, 20, 500, -1])

@@ -59,10 +59,10 @@ def _read_body(table, sizes, size, zero, tables, desk, ahead):  # type: ignore[n
     """A chunk with this table, the body of which is on the desk; False if it is damaged."""
     low, base, group, _, groups = look_up(tables, table)
     a = size // 8 * (low + 1) if low else 0
-    b = a + np.int64(sizes[0])
-    c = b + np.int64(sizes[1])
-    d = c + np.int64(sizes[2])
-    starts = a, b, c, d, d + np.int64(sizes[3])
+    b = a + sizes[0]
+    c = b + sizes[1]
+    d = c + sizes[2]
+    starts = a, b, c, d, d + sizes[3]
     if not _read_digits(starts, size, base, group, word_pointer(groups), desk, ahead):
         return False
     codes, digits = byte_pointer(desk), byte_pointer(desk + _DIGITS)

@@ -23,11 +23,13 @@ from gradwire.kernels.cpu.octets import (
     half_pointer,
     int_pointer,
     octets_at,
+    store32,
     store64,
     word_pointer,
 )
 from gradwire.kernels.cpu.pack import pack_tile
 from gradwire.kernels.cpu.streams import ROOM, put_excess, put_groups, size_of
+from gradwire.kernels.formats.chunks import FAR, SIZES, word_of_sizes
 from gradwire.kernels.formats.huffman import CHUNK, NOTHING, PLAIN, STREAMS
 from gradwire.kernels.formats.layout import TILE
 
@@ -35,6 +37,7 @@ _DIGITS, _FIELDS, _LOW_BITS, _INDEX, _TOTALS = (CHUNK * k for k in (1, 2, 3, 4, 
 _STREAMS = _TOTALS + 4 * 256
 DESK = _STREAMS + STREAMS * ROOM
 """Bytes of a desk."""
+_word_of_sizes = jit(word_of_sizes)
 
 
 @jit
@@ -60,7 +63,7 @@ def _pack_low_bits(size, width, desk, body):  # type: ignore[no-untyped-def]
 
 @jit
 def _write_body(size, zero, table, tables, desk, body, ahead):  # type: ignore[no-untyped-def]
-    """The sizes of its streams and that of the body; -1 if bytes would take no more."""
+    """The word of the sizes of its streams, and the size of the body; -1: bytes take no more."""
     low, base, group, words, _ = look_up(tables, table)
     codes, fields = byte_pointer(desk), byte_pointer(desk + _FIELDS)
     if low:
@@ -69,20 +72,24 @@ def _write_body(size, zero, table, tables, desk, body, ahead):  # type: ignore[n
     else:
         clip_codes(codes, size, zero, base, fields)
     sizes = _write_streams(size, base, group, word_pointer(words), desk, ahead)
-    at = size // 8 * (low + 1) if low else 0
-    if at + sizes[0] + sizes[1] + sizes[2] + sizes[3] >= size:
-        return sizes, -1
+    a, b, c, d = sizes
+    at, word = size // 8 * (low + 1) if low else 0, _word_of_sizes(a, b, c, d)
+    far = SIZES if word & FAR else 0
+    if at + a + b + c + d + far >= size:
+        return word, -1
     if low:
         _pack_low_bits(size, low + 1, desk, body)
     for k in range(STREAMS):
         copy(desk + _STREAMS + k * ROOM, body + at, sizes[k])
         at += sizes[k]
-    return sizes, at
+    if far:
+        store64(body + at, np.uint64(a | b << 16 | c << 32 | d << 48))
+    return word, at + far
 
 
 @jit
-def write_chunk(size, zero, tables, desk, id_at, sizes_at, body, ahead):  # type: ignore[no-untyped-def]
-    """Write the `size` codes on the desk to addresses: id, sizes, body; the size of the body.
+def write_chunk(size, zero, tables, desk, id_at, word_at, body, ahead):  # type: ignore[no-untyped-def]
+    """Write the `size` codes on the desk to addresses: id, word, body; the size of the body.
 
     Meanwhile, what is at `ahead` comes nearer: the values of the next chunk.
     """
@@ -90,12 +97,12 @@ def write_chunk(size, zero, tables, desk, id_at, sizes_at, body, ahead):  # type
     costs, totals = int_pointer(tables.costs), int_pointer(desk + _TOTALS)
     top = find_magnitudes(codes, size, zero, digits)
     table = choose(desk + _DIGITS, size, top, costs, tables.number, totals)
-    (a, b, c, d), nbytes = (0, 0, 0, 0), 0
+    word = nbytes = 0
     if table != NOTHING:
-        (a, b, c, d), nbytes = _write_body(size, zero, table, tables, desk, body, ahead)
+        word, nbytes = _write_body(size, zero, table, tables, desk, body, ahead)
         if nbytes < 0:
-            table, a, b, c, d = PLAIN, 0, 0, 0, 0
+            table, word = PLAIN, 0
             nbytes = copy(desk, body, size)
     byte_pointer(id_at)[0] = np.uint8(table)
-    store64(sizes_at, np.uint64(a | b << 16 | c << 32 | d << 48))
+    store32(word_at, np.uint32(word))
     return nbytes

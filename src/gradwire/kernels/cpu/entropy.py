@@ -20,7 +20,8 @@ from gradwire.kernels.cpu.sample import count_segments
 from gradwire.kernels.cpu.scales import moments_of, step_of, sums_for
 from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.cpu.tiles import load_tile
-from gradwire.kernels.formats.huffman import CHUNK, HEAD, find_chunks
+from gradwire.kernels.formats.chunks import find_chunks
+from gradwire.kernels.formats.huffman import CHUNK, HEAD
 from gradwire.kernels.formats.layout import MOST, TILE, num_blocks
 from gradwire.key import Key
 
@@ -41,7 +42,7 @@ def count_ratios(
 
 
 @jit
-def _encode(x, ratios, segment, start, block, steps, key, counter, tables, desk, ids, sizes, body):  # type: ignore[no-untyped-def]
+def _encode(x, ratios, segment, start, block, steps, key, counter, tables, desk, ids, heads, body):  # type: ignore[no-untyped-def]
     """Chunks of `x`, which begins with value `start` of a vector; bytes of their bodies."""
     chunk, words = np.empty(CHUNK, np.float32), np.empty(TILE // 2, np.uint32)
     room, squares, sums = np.empty(TILE, np.float32), np.empty(TILE), sums_for(block)
@@ -60,8 +61,8 @@ def _encode(x, ratios, segment, start, block, steps, key, counter, tables, desk,
                 words, key, counter,
             )  # fmt: skip
         ahead = x.ctypes.data + stop * x.itemsize
-        body += write_chunk(size, _ZERO, tables, desk, ids, sizes, body, ahead)
-        ids, sizes = ids + 1, sizes + HEAD - 1
+        body += write_chunk(size, _ZERO, tables, desk, ids, heads, body, ahead)
+        ids, heads = ids + 1, heads + HEAD - 1
     return body - begin
 
 

@@ -14,17 +14,18 @@ from gradwire.kernels.cpu.chunk_writer import write_chunk
 from gradwire.kernels.cpu.compiler import jit
 from gradwire.kernels.cpu.octets import copy
 from gradwire.kernels.cpu.threads import over_threads
-from gradwire.kernels.formats.huffman import CHUNK, HEAD, find_chunks
+from gradwire.kernels.formats.chunks import find_chunks
+from gradwire.kernels.formats.huffman import CHUNK, HEAD
 
 
 @jit
-def _encode(codes, first, numel, zero, tables, desk, ids, sizes, body):  # type: ignore[no-untyped-def]
+def _encode(codes, first, numel, zero, tables, desk, ids, heads, body):  # type: ignore[no-untyped-def]
     """Write chunk number `first` and those after it, of `numel` codes; bytes of their bodies."""
     begin = body
     for at in range(0, numel, CHUNK):
         size, chunk = min(CHUNK, numel - at), first + at // CHUNK
         copy(codes + at, desk, size)
-        place = sizes + (HEAD - 1) * chunk
+        place = heads + (HEAD - 1) * chunk
         body += write_chunk(size, zero, tables, desk, ids + chunk, place, body, codes + at + size)
     return body - begin
 

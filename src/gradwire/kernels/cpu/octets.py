@@ -28,7 +28,7 @@ def _build_load(builder: Any, address: Any) -> Any:
 
 
 def _build_store(builder: Any, address: Any, word: Any) -> Any:
-    builder.store(word, builder.inttoptr(address, _I64.as_pointer()), align=1)
+    builder.store(word, builder.inttoptr(address, word.type.as_pointer()), align=1)
     return word
 
 
@@ -121,6 +121,7 @@ next_signs = expression(
 lowest_bit = expression(types.uint64, (types.uint64,), _build_lowest_bit)  # of a nonzero word
 load64 = expression(types.uint64, (types.int64,), _build_load)  # of an address
 store64 = expression(types.uint64, (types.int64, types.uint64), _build_store)
+store32 = expression(types.uint32, (types.int64, types.uint32), _build_store)
 reaching = expression(types.uint64, (types.int64, _u8), _build_reaching)  # which of 64 octets are
 prefetch = expression(types.int64, (types.int64,), _build_prefetch)  # any address is safe
 popcount = expression(types.uint64, (types.uint64,), lambda b, x: b.ctpop(x))

@@ -25,8 +25,8 @@ CHUNK = 4096
 """Codes that share a table."""
 STREAMS = 4
 """Streams of a chunk, which are read side by side."""
-HEAD = 1 + 2 * STREAMS
-"""Bytes of a chunk before any body: its id, and the sizes of its streams."""
+HEAD = 5
+"""Bytes of a chunk before any body: its id, and a word of sizes (`chunks.py`)."""
 OCTAVE = 4
 """Tables there are for each octave of the step."""
 COARSE = range(-8, 13)
@@ -84,31 +84,6 @@ def tables() -> Tables:
         np.stack([table.words for table in made]),
         np.stack([table.groups for table in made]),
     )
-
-
-def find_chunks(stream: Any, numel: int) -> tuple[Any, Any, Any] | None:
-    """The ids, the sizes of streams, and where chunks of `numel` codes start, and the last ends.
-
-    None if these are no chunks that fill `stream`, or if one is no smaller than plain bytes are.
-    """
-    count = -(-numel // CHUNK)
-    if len(stream) < HEAD * count:
-        return None
-    ids = stream[:count]
-    sizes = stream[count : HEAD * count].copy().view("<u2").reshape(count, STREAMS)
-    codes = np.minimum(numel - CHUNK * np.arange(count), CHUNK)
-    lows = tables().lows
-    coded = ids < len(lows)
-    if not (coded | (ids == PLAIN) | (ids == NOTHING)).all():
-        return None
-    total = sizes.sum(axis=1, dtype=np.int64)  # bits: integers
-    low = lows[np.where(coded, ids, 0)]
-    packed = np.where(low > 0, low + 1, 0) * (codes // 8)
-    nbytes = np.where(coded, packed + total, np.where(ids == PLAIN, codes, 0))
-    starts = HEAD * count + np.concatenate(([0], np.cumsum(nbytes)))  # bits: integers
-    if starts[-1] != len(stream) or total[~coded].any() or (nbytes >= codes)[coded].any():
-        return None
-    return ids, sizes, starts
 
 
 def gamma_bits(excess: int) -> int:

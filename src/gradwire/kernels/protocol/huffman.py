@@ -5,9 +5,10 @@ Codes come one a byte, as `quantize` packs them at a width of 8, their number a 
 `zero` stands for 0, and they are within 127 of it. `formats/huffman.py` has the tables and
 `formats/prefix.py` the words.
 
-A stream is the id of each chunk, a byte; the sizes of its four streams, of 16 bits each; and the
-bodies of all chunks. A body is the low bits and signs of its codes, packed, if its table leaves
-them out; then its streams. A chunk of N codes has the groups j, j + N / 4, ... or j, j + N / 2 for
+A stream is the id of each chunk, a byte; a word of 32 bits with the sizes of its four streams; and
+the bodies of all chunks. A body is the low bits and signs of its codes, packed, if its table leaves
+them out; then its streams; then their sizes, if the word has no room for them
+(`formats/chunks.py`). A chunk of N codes has the groups j, j + N / 4, ... or j, j + N / 2 for
 j = 0, 1, ..., which go to the four streams in turn. The last one has after them, for each code of
 the chunk that has the largest digit, Elias's gamma code of 1 + how much larger it is. A chunk that
 is no smaller then is sent as bytes, one for each code.

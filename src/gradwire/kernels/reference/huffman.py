@@ -9,31 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire.kernels.formats.huffman import (
-    CHUNK,
-    NOTHING,
-    PLAIN,
-    STREAMS,
-    THRESHOLDS,
-    find_chunks,
-    tables,
-)
+from gradwire.kernels.formats.chunks import FAR, find_chunks, word_of_sizes
+from gradwire.kernels.formats.huffman import CHUNK, NOTHING, PLAIN, STREAMS, THRESHOLDS, tables
 from gradwire.kernels.formats.prefix import LIMIT
 from gradwire.kernels.reference.pack import pack_codes, unpack_codes
 
-_EMPTY = [b""] * STREAMS
-
 
 def huffman_encode(codes: Tensor, out: Tensor, *, zero: int) -> int:
-    ids, sizes, bodies = bytearray(), bytearray(), bytearray()
+    ids, words, bodies = bytearray(), bytearray(), bytearray()
     for start in range(0, codes.numel(), CHUNK):
         part = codes[start : start + CHUNK].numpy()
-        table, streams, body = _encode_chunk(part, _signed(part, zero))
+        table, word, body = _encode_chunk(part, _signed(part, zero))
         ids.append(table)
-        for each in streams:
-            sizes += len(each).to_bytes(2, "little")
+        words += word.to_bytes(4, "little")
         bodies += body
-    stream = bytes(ids + sizes + bodies)
+    stream = bytes(ids + words + bodies)
     out[: len(stream)] = torch.tensor(list(stream), dtype=torch.uint8)
     return len(stream)
 
@@ -42,10 +32,10 @@ def _signed(codes: Any, zero: int) -> Any:
     return (codes.astype(np.int64) - zero + 128) % 256 - 128
 
 
-def _encode_chunk(codes: Any, values: Any) -> tuple[int, list[bytes], bytes]:
-    """The id, the streams and the body."""
+def _encode_chunk(codes: Any, values: Any) -> tuple[int, int, bytes]:
+    """The id, the word of sizes and the body."""
     if not values.any():
-        return NOTHING, _EMPTY, b""
+        return NOTHING, 0, b""
     t = tables()
     counts = [len(values), *(np.count_nonzero(abs(values) >= least) for least in THRESHOLDS)]
     costs = sum(each.astype(np.int64) * count for each, count in zip(t.costs, counts, strict=True))
@@ -62,8 +52,11 @@ def _encode_chunk(codes: Any, values: Any) -> tuple[int, list[bytes], bytes]:
     for digit in abs(digits[abs(digits) >= base - 1]).tolist():
         streams[-1].put_gamma(digit - base + 2)
     parts = [stream.octets() for stream in streams]
-    body = _packed(raw, low) + b"".join(parts)
-    return (PLAIN, _EMPTY, codes.tobytes()) if len(body) >= len(codes) else (table, parts, body)
+    sizes = [len(part) for part in parts]
+    word, body = word_of_sizes(*sizes), _packed(raw, low) + b"".join(parts)
+    if word & FAR:
+        body += b"".join(size.to_bytes(2, "little") for size in sizes)
+    return (PLAIN, 0, codes.tobytes()) if len(body) >= len(codes) else (table, word, body)
 
 
 def _split(values: Any, low: int) -> tuple[Any, Any]:
