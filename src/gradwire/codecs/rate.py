@@ -97,7 +97,7 @@ def _bits(counts: Any, limits: Any, steps: Any) -> Any:
         prices = tiles[own == each] @ _prices()[first : first + BINS]  # bits: whole numbers
         costs[own == each] = prices.min(axis=1)
     totals = counts.sum(axis=(1, 2), dtype=np.float64)  # bits: whole numbers
-    return costs.reshape(len(counts), -1).sum(axis=1) / (FINENESS * totals)  # bits: whole numbers
+    return costs.reshape(limits.shape).sum(axis=1) / (FINENESS * totals)  # bits: whole numbers
 
 
 @lru_cache(1)
