@@ -24,13 +24,15 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.kernels.exact import exp, exp2
-from gradwire.kernels.formats.huffman import CHUNK, HEAD, THRESHOLDS, tables
+from gradwire.kernels.formats.huffman import CHUNK, HEAD, STREAMS, THRESHOLDS, tables
 from gradwire.kernels.formats.layout import MOST as _MAX_LEVEL
 from gradwire.kernels.formats.layout import num_blocks
 from gradwire.kernels.formats.prefix import FINENESS
 from gradwire.kernels.formats.sample import BINS, LEAST, LOWEST, MOST, PARTS, TILES
 
 SEGMENT = 1 << 18
+_OVERHEAD = 8 * HEAD + 3.5 * STREAMS
+"""Bits of a chunk that are no codes: its head, and what its streams have to spare on average."""
 _FINENESS = 256
 """Steps are rounded to such parts of an octave."""
 _CAUTION = 0.01
@@ -54,7 +56,7 @@ def find_ratios(x: Tensor, block: int | None, bits_per_value: float) -> tuple[Te
     kernels.for_device(x.device).count_ratios(x, counts, limits, segment=segment, block=block)
     sizes = np.minimum(x.numel() - starts, segment or x.numel())
     scales = np.array([num_blocks(int(size), block) for size in sizes.tolist()])
-    rest = bits_per_value * (1 - _CAUTION) - 8 * HEAD / CHUNK
+    rest = bits_per_value * (1 - _CAUTION) - _OVERHEAD / CHUNK
     most = _most_parts(rest - (32 / block if block else 0.0))
     parts = _solve(counts.float().numpy(), limits.numpy(), rest - 32 * scales / sizes, round(most))
     ratios = [_step(round(min(part, most) * _FINENESS / PARTS)) for part in parts]
