@@ -126,11 +126,11 @@ def read_huffman(stream, numel, zero):
     """The codes of `numel` values, a multiple of 8."""
     count = -(-numel // 4096)
     require(len(stream) >= 5 * count)
-    sizes = np.frombuffer(stream[count : 5 * count], "<u2").tolist()
+    words = np.frombuffer(stream[count : 5 * count], "<u4").tolist()
     values, at = [], 5 * count
     for i, number in enumerate(stream[:count]):
-        total, first, second = min(4096, numel - 4096 * i), *sizes[2 * i : 2 * i + 2]
-        require(max(first, second) <= 4096 and (number < 254 or first + second == 0))
+        total = min(4096, numel - 4096 * i)
+        require(number < 254 or words[i] == 0)
         if number == 255:
             values += [0] * total
         elif number == 254:
@@ -139,32 +139,46 @@ def read_huffman(stream, numel, zero):
             at += total
         else:
             low = code_of(number)[0]
-            end = at + (low + 1) * total // 8 * (low > 0) + first + second
-            require(end <= len(stream))
-            values += read_chunk(number, stream[at:end], first, second, total)
+            start = at + (low + 1) * total // 8 * (low > 0)
+            sizes, end = read_sizes(words[i], stream, start)
+            require(end <= len(stream) and end - at < total)
+            values += read_chunk(number, stream[at : start + sum(sizes)], sizes, total)
             at = end
     require(at == len(stream))
     return (np.array(values, np.int64) + zero) % 256
 
 
-def read_chunk(number, body, first, second, total):
+def read_sizes(word, stream, start):
+    """Of the four streams, the first of which starts there; where the body ends."""
+    if word >= 2**31:
+        end = start + word - 2**31 + 8
+        require(end <= len(stream))
+        sizes = np.frombuffer(stream[end - 8 : end], "<u2").tolist()
+        require(sum(sizes) == word - 2**31)
+        return sizes, end
+    first, second, third, last = word % 2**11, word >> 11 & 63, word >> 17 & 63, word >> 23
+    sizes = [first, first + second - 32, first + third - 32, first + last - 64]
+    require(min(sizes) >= 0)
+    return sizes, start + sum(sizes)
+
+
+def read_chunk(number, body, sizes, total):
     """The values of one chunk."""
     low, base, group, words, signed = code_of(number)
-    start = len(body) - first - second
-    streams = [Bits(body[start : start + first]), Bits(body[start + first :])]
-    values = []
-    for tile, at in enumerate(range(0, total, 512)):
-        bits, size = streams[tile % 2], min(512, total - at)
-        digits, signs = np.zeros((group, size // group), np.int64), np.ones((group, size // group))
-        for j in range(size // group):
-            digits[:, j] = bits.take_word(words)
-            for place in np.flatnonzero(digits[:, j]) if signed else ():
-                signs[place, j] = -1 if bits.take(1) == "1" else 1
-        digits, signs = digits.reshape(-1), signs.reshape(-1).astype(np.int64)
-        for place in np.flatnonzero(digits == base - 1):
-            digits[place] += bits.take_gamma() - 1
-        require((digits <= 127 >> low).all())
-        values += (digits * signs).tolist()
+    start = len(body) - sum(sizes)
+    ends = [start + sum(sizes[:k]) for k in range(5)]
+    streams = [Bits(body[a:b]) for a, b in itertools.pairwise(ends)]
+    digits, signs = np.zeros((group, total // group), np.int64), np.ones((group, total // group))
+    for j in range(total // group):
+        bits = streams[j % 4]
+        digits[:, j] = bits.take_word(words)
+        for place in np.flatnonzero(digits[:, j]) if signed else ():
+            signs[place, j] = -1 if bits.take(1) == "1" else 1
+    digits, signs = digits.reshape(-1), signs.reshape(-1).astype(np.int64)
+    for place in np.flatnonzero(digits == base - 1):
+        digits[place] += streams[3].take_gamma() - 1
+    require((digits <= 127 >> low).all())
+    values = (digits * signs).tolist()
     for bits in streams:
         require(-(-bits.at // 8) * 8 == len(bits.text))
     return with_low_bits(values, body[:start], low) if low else values

@@ -10,10 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.kernels import cpu, reference
-from gradwire.kernels.formats.huffman import NOTHING, PLAIN, THRESHOLDS, tables
+from gradwire.kernels.formats.chunks import FAR, find_chunks, word_of_sizes
+from gradwire.kernels.formats.huffman import NOTHING, PLAIN, STREAMS, THRESHOLDS, tables
 from gradwire.kernels.formats.prefix import LIMIT, canonical_words, word_lengths
 
 BACKENDS = [reference, cpu]
+
+
+def encode(codes, zero, backend=cpu):
+    """The stream, which is written to as much room as a message has, and not beyond."""
+    most = codes.numel() + 5 * -(-codes.numel() // 4096)
+    room = torch.full((most + 64,), 77, dtype=torch.uint8)
+    nbytes = backend.huffman_encode(codes, room[:most], zero=zero)
+    assert nbytes <= most and (room[most:] == 77).all()
+    return room[:nbytes]
+
+
+def head(table, sizes, *, far=False):
+    """That of a chunk, and what follows its body."""
+    word = FAR | sum(sizes) if far else word_of_sizes(*sizes)
+    after = b"".join(size.to_bytes(2, "little") for size in sizes) if word & FAR else b""
+    return bytes([table]) + word.to_bytes(4, "little"), after
 
 
 def huffman_cost(weights):
@@ -72,7 +89,7 @@ def test_a_chunk_gets_the_table_of_its_law():
     q = np.floor(np.random.default_rng(1).standard_normal(4096) / 1.2 + 0.5).astype(np.int64)
     counts = [4096, *(int((abs(q) >= least).sum()) for least in THRESHOLDS)]
     cheapest = int(np.argmin(np.array(counts) @ t.costs.astype(np.int64)))
-    stream = cpu.huffman_encode(torch.from_numpy(q + 127).to(torch.uint8), zero=127)
+    stream = encode(torch.from_numpy(q + 127).to(torch.uint8), 127)
     assert stream[0] == cheapest
     assert stream.numel() < 4096 * 2 / 8
 
@@ -91,22 +108,57 @@ def codes_of_steps(draw):
 @given(codes_of_steps())
 def test_codes_come_back(case):
     codes, zero = case
-    stream, back = cpu.huffman_encode(codes, zero=zero), torch.full_like(codes, 77)
-    assert stream.numel() <= codes.numel() + 5 * -(-codes.numel() // 4096)
+    stream, back = encode(codes, zero), torch.full_like(codes, 77)
     assert cpu.huffman_decode(stream, back, zero=zero)
     assert torch.equal(back, codes)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=60), st.integers(0, 155), st.integers(1, 20), st.integers(0, 50))
-def test_decoders_agree_on_garbage(octets, table, eighths, first):
+@given(st.lists(st.integers(-300, 300), min_size=3, max_size=3), st.integers(0, 1500))
+def test_sizes_come_back(more, first):
+    sizes = [first, *(first + each for each in more)]
+    if min(sizes) < 0 or sum(sizes) > 4087:
+        return
+    before, after = head(0, sizes)
+    second, third, last = more
+    near = -32 <= second < 32 and -32 <= third < 32 and -64 <= last < 192
+    assert near == (not after)
+    ids, found, starts = find_chunks(
+        np.frombuffer(before + bytes(sum(sizes)) + after, np.uint8), 4096
+    )
+    assert ids.tolist() == [0] and found.tolist() == [sizes]
+    assert starts.tolist() == [5, 5 + sum(sizes) + len(after)]
+
+
+@pytest.mark.parametrize("at", range(STREAMS))
+@pytest.mark.parametrize("scale", [2, 30])
+def test_streams_of_unequal_sizes_are_no_reason_to_send_bytes(at, scale):
+    """All nonzeros are in one stream, as in a matrix that has but every fourth column."""
+    values = torch.zeros(4096)
+    values[at::4] = scale * torch.randn(1024, generator=torch.Generator().manual_seed(at))
+    codes = (values.round().clamp(-127, 127) + 127).to(torch.uint8)
+    streams, back = [encode(codes, 127, backend) for backend in BACKENDS], torch.empty_like(codes)
+    assert torch.equal(*streams)
+    assert streams[0][4] & 128
+    assert streams[0].numel() < {2: 850, 30: 2100}[scale]
+    for backend in BACKENDS:
+        assert backend.huffman_decode(streams[0], back.fill_(77), zero=127)
+        assert torch.equal(back, codes)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.binary(max_size=60), st.integers(0, 155), st.integers(1, 20),
+    st.tuples(*[st.integers(0, 20)] * (STREAMS - 1)), st.booleans(),
+)  # fmt: skip
+def test_decoders_agree_on_garbage(octets, table, eighths, sizes, far):
     """A chunk whose sizes are right, so that its streams are really read."""
     numel, low = 8 * eighths, int(tables().lows[table])
-    second = len(octets) - first - (eighths * (low + 1) if low else 0)
-    if second < 0:
+    last = len(octets) - sum(sizes) - (eighths * (low + 1) if low else 0)
+    if last < 0:
         return
-    head = bytes([table]) + first.to_bytes(2, "little") + second.to_bytes(2, "little")
-    data = torch.tensor(list(head + octets), dtype=torch.uint8)
+    before, after = head(table, (*sizes, last), far=far)
+    data = torch.tensor(list(before + octets + after), dtype=torch.uint8)
     answers = []
     for backend in BACKENDS:
         codes = torch.zeros(numel, dtype=torch.uint8)
@@ -120,7 +172,7 @@ def test_decoders_agree_on_every_flipped_bit(scale):
     """One value is 127, so that the next larger one, which there is not, is a bit away."""
     values = (scale * torch.randn(64, generator=torch.Generator().manual_seed(0))).round()
     values[0], values[1] = 127, -127
-    stream = reference.huffman_encode((values + 127).to(torch.uint8), zero=127)
+    stream = encode((values + 127).to(torch.uint8), 127, reference)
     for bit in range(8 * stream.numel()):
         damaged = stream.clone()
         damaged[bit // 8] ^= 1 << bit % 8
@@ -135,8 +187,11 @@ def test_decoders_agree_on_every_flipped_bit(scale):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "octets",
-    [b"", b"\0\0\0\0", bytes([200, 0, 0, 0, 0]), bytes([PLAIN, 0, 0, 0, 0]),
-     bytes([NOTHING, 1, 0, 0, 0, 7]), bytes([0, 255, 255, 255, 255]), bytes([9, 0, 0, 0, 0])],
+    [b"", bytes(4), bytes([200, 0, 0, 0, 0]), bytes([PLAIN, 0, 0, 0, 0]),
+     bytes([PLAIN, 1, 0, 0, 0, *range(16)]), bytes([NOTHING, 1, 0, 0, 0, 7]),
+     bytes([0, 255, 255, 255, 255]), bytes([9, 0, 0, 0, 0]), bytes([9, 0, 0, 0, 128]),
+     head(9, (16, 0, 0, 0))[0] + bytes(range(16)), head(9, (0, 0, 0, 0), far=True)[0] + bytes(7),
+     head(9, (1, 1, 1, 0), far=True)[0] + bytes(11)],
 )  # fmt: skip
 def test_what_is_no_chunk_is_refused(backend, octets):
     stream = torch.tensor(list(octets), dtype=torch.uint8)

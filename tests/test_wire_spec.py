@@ -118,6 +118,16 @@ def test_messages_of_every_length(spec):
         assert_agrees(gw.encode(codec, values(numel), KEY))
 
 
+@pytest.mark.parametrize("step", [1.2, 0.1])
+def test_huffman_codes_whose_streams_differ_in_size(step):
+    """All but every fourth value are zeros, so the sizes are behind the body."""
+    x = values(5000) * (torch.arange(5000) % 4 == 2) * 1e30
+    message = gw.encode(gw.DQSG(step=step, block=512), x, KEY)
+    words = np.frombuffer(message[payload_start(message) + 4 * 10 + 2 :][:8], "<u4")
+    assert (words >> 31).any()
+    assert_agrees(message)
+
+
 @pytest.mark.parametrize("spec", GOLDEN)
 def test_other_types_shapes_and_blocks_that_are_not_finite(spec):
     codec, x = gw.parse(spec), values(5000).view(5, 1, 1000)

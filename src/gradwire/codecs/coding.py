@@ -26,10 +26,11 @@ from torch import Tensor
 
 from gradwire import kernels, scratch
 from gradwire.codecs.settings import check_size, sizes_up_to
-from gradwire.kernels.formats.huffman import CHUNK
+from gradwire.kernels.formats.huffman import CHUNK, HEAD
 from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
 
 CODINGS = ("packed", "huffman", "elias", "zstd")
+DAMAGED = "the Huffman code is damaged."
 _MARK = 8
 _local = threading.local()
 
@@ -68,7 +69,7 @@ class Coding:
         if self.name == "packed":
             return plain
         if self.name == "huffman":
-            return plain + 5 * num_blocks(numel, CHUNK)
+            return plain + HEAD * num_blocks(numel, CHUNK)
         if self.name == "zstd":
             return plain + plain // 128 + 1024  # above zstd's own bound
         return _MARK + plain + packed_nbytes(numel, 8)  # at most 15 bits: omega(128) and a sign
@@ -86,8 +87,9 @@ class Coding:
         if direct:
             return plain_nbytes
         if self.name == "huffman":
+            out[:num_scales] = scales
             kernel = kernels.for_device(out.device)
-            return _write(out, scales, kernel.huffman_encode(codes, zero=self.levels))
+            return num_scales + kernel.huffman_encode(codes, out[num_scales:], zero=self.levels)
         if self.name == "zstd":
             return _write(out, scales, compress(codes))
         return _write(out, *self._elias(codes[:numel], scales))
@@ -99,13 +101,17 @@ class Coding:
             check_size(payload, self.max_nbytes(numel))
             scales, codes = payload[:num_scales], payload[num_scales:]
         elif self.name in ("huffman", "zstd"):
-            _check_least(payload, num_scales)
+            self.check_scales(payload, numel)
             scales, size = payload[:num_scales], packed_nbytes(numel, self.width)
             read = decompress if self.name == "zstd" else self._from_huffman
             codes = read(payload[num_scales:], size)
         else:
             scales, codes = self._from_elias(payload, numel, num_scales)
         return as_float(scales), codes
+
+    def check_scales(self, payload: Tensor, numel: int) -> None:
+        """Refuse a payload that cannot even hold the scales."""
+        _check_least(payload, self._scale_nbytes(numel))
 
     def anatomy(self, payload: Tensor, numel: int, **before: int) -> dict[str, int]:
         """The bytes of each part, in their order, after what comes `before`."""
@@ -120,7 +126,7 @@ class Coding:
         codes = _workspace(size, stream.device)
         kernel = kernels.for_device(stream.device)
         if not kernel.huffman_decode(stream, codes, zero=self.levels):
-            raise ValueError("the Huffman code is damaged.")
+            raise ValueError(DAMAGED)
         return codes
 
     def _elias(self, codes: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:

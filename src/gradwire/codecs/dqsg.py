@@ -49,14 +49,11 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.codecs import rate
-from gradwire.codecs.coding import Coding, check_wire
+from gradwire.codecs.coding import DAMAGED, Coding, check_wire
 from gradwire.codecs.settings import SpelledCodec
 from gradwire.kernels.exact import divide
-from gradwire.kernels.formats.layout import MIN_SCALE, TILE, check_block
+from gradwire.kernels.formats.layout import MIN_SCALE, MOST, TILE, check_block
 from gradwire.key import Key
-
-_MOST = 127
-"""Levels that codes of a step have on each side of zero."""
 
 
 @dataclass(frozen=True)
@@ -167,29 +164,46 @@ class DQSG(SpelledCodec):
         return self._coding.encode(x.numel(), out, quantize)
 
     def _encode_steps(self, x: Tensor, out: Tensor, key: Key, offset: int) -> int:
-        if self.bits_per_value is not None:
-            steps = rate.find_steps(x, self.block, self.bits_per_value)
-        else:
-            assert self.step is not None
-            steps = rate.block_steps(*rate.moments(x, self.block), self.step)
+        kernel, block = kernels.for_device(x.device), self.block
+        ratios, segment = self._ratios(x)
+        if self.wire == "huffman":
+            return kernel.encode_dithered(  # eq. (1)
+                x, ratios, out, segment=segment, block=block, key=key, offset=offset
+            )
 
-        def quantize(scales: Tensor, codes: Tensor, width: int) -> None:  # eq. (1)
-            scales.copy_(steps)
-            kernels.for_device(x.device).quantize_dithered(
-                x, steps, codes, zero=_MOST, block=self.block, key=key, offset=offset
+        def quantize(steps: Tensor, codes: Tensor, width: int) -> None:  # eq. (1)
+            kernel.block_steps(x, ratios, steps, segment=segment, block=block)
+            kernel.quantize_dithered(
+                x, steps, codes, zero=MOST, block=block, key=key, offset=offset
             )
 
         return self._coding.encode(x.numel(), out, quantize)
+
+    def _ratios(self, x: Tensor) -> tuple[Tensor, int | None]:
+        """Steps in units of the root mean square, and how many values share one."""
+        if self.bits_per_value is not None:
+            return rate.find_ratios(x, self.block, self.bits_per_value)
+        assert self.step is not None
+        return torch.full((1,), self.step, dtype=torch.float32, device=x.device), None
 
     def decode_into(
         self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
         weight: float = 1.0, accumulate: bool = False,
     ) -> None:  # fmt: skip
-        scales, codes = self._coding.decode(payload, out.numel())
+        kernel, coding = kernels.for_device(out.device), self._coding
+        if self.levels is None and self.wire == "huffman":
+            coding.check_scales(payload, out.numel())
+            if not kernel.decode_dithered(  # eq. (2)
+                payload, out, block=self.block, key=key, offset=offset, weight=weight,
+                accumulate=accumulate,
+            ):  # fmt: skip
+                raise ValueError(DAMAGED)
+            return
+        scales, codes = coding.decode(payload, out.numel())
         steps = scales if self.levels is None else steps_of(scales, self.levels)
-        kernels.for_device(out.device).dequantize_dithered(  # eq. (2)
-            steps, codes, out, zero=self.levels or _MOST, width=self._coding.width,
-            block=self.block, key=key, offset=offset, weight=weight, accumulate=accumulate,
+        kernel.dequantize_dithered(  # eq. (2)
+            steps, codes, out, zero=coding.levels, width=coding.width, block=self.block, key=key,
+            offset=offset, weight=weight, accumulate=accumulate,
         )  # fmt: skip
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
@@ -198,7 +212,7 @@ class DQSG(SpelledCodec):
 
     @property
     def _coding(self) -> Coding:
-        levels = self.levels or _MOST
+        levels = self.levels or MOST
         return Coding(self.wire, (2 * levels).bit_length(), levels, self.block)
 
 

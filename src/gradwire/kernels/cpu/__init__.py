@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.kernels.cpu.dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.cpu.elias import elias_decode, elias_encode, elias_sizes
+from gradwire.kernels.cpu.entropy import count_ratios, decode_dithered, encode_dithered
 from gradwire.kernels.cpu.exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.cpu.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.cpu.floats import mean_floats
@@ -35,7 +36,7 @@ from gradwire.kernels.cpu.nested import add_nested, quantize_nested
 from gradwire.kernels.cpu.philox import philox
 from gradwire.kernels.cpu.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.cpu.rotated import dequantize_rotated, quantize_rotated
-from gradwire.kernels.cpu.scales import block_moments, block_scales
+from gradwire.kernels.cpu.scales import block_scales, block_steps
 from gradwire.kernels.cpu.sparse import gap_decode, gap_encode, gap_sizes
 from gradwire.kernels.cpu.spectra import add_spectra, keep_spectra
 from gradwire.kernels.cpu.subspace import combine, project
@@ -53,10 +54,12 @@ __all__ = [
     "add_outer",
     "add_packed",
     "add_spectra",
-    "block_moments",
     "block_scales",
+    "block_steps",
     "column_products",
     "combine",
+    "count_ratios",
+    "decode_dithered",
     "dequantize",
     "dequantize_dithered",
     "dequantize_fields",
@@ -66,6 +69,7 @@ __all__ = [
     "elias_decode",
     "elias_encode",
     "elias_sizes",
+    "encode_dithered",
     "exp_dequantize",
     "exp_quantize",
     "exp_reduce",

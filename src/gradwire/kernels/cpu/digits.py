@@ -1,6 +1,6 @@
-"""The codes of a tile as digits, and which table is cheapest for a chunk, in Numba.
+"""The codes of a chunk as digits, and which table is cheapest for it, in Numba.
 
-All of these are vector loops.
+All of these are vector loops. Arguments that hold more than one number are pointers.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradwire.kernels.cpu.compiler import jit
-from gradwire.kernels.cpu.intrinsics import (
-    add8,
+from gradwire.kernels.cpu.octets import (
     and8,
     clipped,
     folded,
@@ -17,7 +16,8 @@ from gradwire.kernels.cpu.intrinsics import (
     magnitude,
     next_signs,
     or8,
-    reaches,
+    popcount,
+    reaching,
     shl8,
     shr8,
     signed_digit,
@@ -28,90 +28,103 @@ from gradwire.kernels.cpu.intrinsics import (
 from gradwire.kernels.formats.huffman import CHUNK, NOTHING, THRESHOLDS
 
 _LEAST = np.array(THRESHOLDS, np.uint8)
-LANES = 64
 
 
 @jit
-def _count(sizes, least, lanes):  # type: ignore[no-untyped-def]
-    """How many of a chunk's magnitudes are at least that large."""
-    for i in range(LANES):
-        lanes[i] = 0
-    for at in range(0, CHUNK, 4 * LANES):
-        for i in range(at, at + LANES):
-            two = add8(reaches(sizes[i], least), reaches(sizes[i + 64], least))
-            more = add8(reaches(sizes[i + 128], least), reaches(sizes[i + 192], least))
-            lanes[i - at] = add8(lanes[i - at], add8(two, more))
-    total = np.int64(0)
-    for i in range(LANES):
-        total += np.int64(lanes[i])
-    return total
-
-
-@jit
-def choose(sizes, number, costs, room, lanes):  # type: ignore[no-untyped-def]
-    """The id of the cheapest table for `number` codes of these magnitudes."""
+def find_magnitudes(codes, size, zero, magnitudes):  # type: ignore[no-untyped-def]
+    """Those of a chunk of codes, and zeros after them; the largest."""
+    for i in range(size):
+        magnitudes[i] = magnitude(codes[i], zero)
+    for i in range(size, CHUNK):
+        magnitudes[i] = np.uint8(0)
     top = np.uint8(0)
     for i in range(CHUNK):
-        top = max(top, sizes[i])
+        top = max(top, magnitudes[i])
+    return top
+
+
+@jit
+def _count(magnitudes, least):  # type: ignore[no-untyped-def]
+    """How many of a chunk's, at an address, are at least that large."""
+    total = np.uint64(0)
+    for at in range(0, CHUNK, 64):
+        total += popcount(reaching(magnitudes + at, least))
+    return np.int32(total)
+
+
+@jit
+def choose(magnitudes, size, top, costs, number, totals):  # type: ignore[no-untyped-def]
+    """The id of the cheapest of `number` tables for `size` codes, the largest of them `top`.
+
+    Magnitudes are an address.
+    """
     if top == 0:
         return NOTHING
-    for table in range(len(room)):
-        room[table] = costs[0, table] * np.int32(number)
+    for table in range(number):
+        totals[table] = costs[table] * np.int32(size)
     for j in range(len(_LEAST)):
         if _LEAST[j] <= top:
-            count = np.int32(_count(sizes, _LEAST[j], lanes))
-            for table in range(len(room)):
-                room[table] += costs[j + 1, table] * count
+            count, row = _count(magnitudes, _LEAST[j]), (j + 1) * number
+            for table in range(number):
+                totals[table] += costs[row + table] * count
+    least = totals[0]
+    for table in range(1, number):
+        least = min(least, totals[table])
     best = 0
-    for table in range(1, len(room)):
-        if room[table] < room[best]:
-            best = table
+    while totals[best] != least:
+        best += 1
     return best
 
 
 @jit
+def clip_codes(codes, size, zero, base, fields):  # type: ignore[no-untyped-def]
+    """Codes to fields of words, with their signs."""
+    top = np.uint8(base - 1)
+    for i in range(size):
+        fields[i] = clipped(codes[i], zero, top)
+
+
+@jit
 def split_codes(codes, size, zero, low, base, fields, digits, low_bits):  # type: ignore[no-untyped-def]
-    """A tile of codes to fields of words, to digits that are not clipped, and to low bits."""
+    """Codes to fields of words, to digits that are not clipped, and to low bits with a sign."""
     shift, mask, top = np.uint8(low), np.uint8((1 << low) - 1), np.uint8(base - 1)
-    if low == 0:
-        for i in range(size):
-            digits[i] = magnitude(codes[i], zero)
-            fields[i] = clipped(codes[i], zero, top)
-    else:
-        for i in range(size):
-            both = folded(codes[i], zero)
-            sign = shr8(sub8(codes[i], zero), np.uint8(7))
-            low_bits[i] = or8(and8(both, mask), shl8(sign, shift))
-            digits[i] = shr8(both, shift)
-            fields[i] = smaller(digits[i], top)
-    for i in range(size, -(-size // 64) * 64):
-        digits[i] = 0
+    for i in range(size):
+        both = folded(codes[i], zero)
+        sign = shr8(sub8(codes[i], zero), np.uint8(7))
+        low_bits[i] = or8(and8(both, mask), shl8(sign, shift))
+        digits[i] = shr8(both, shift)
+        fields[i] = smaller(shr8(both, shift), top)
 
 
 @jit
 def index_groups(fields, size, group, index):  # type: ignore[no-untyped-def]
     """The fields of the codes of each group, one above the other."""
-    stride, width = size // group, np.uint16(3 if group == 4 else 5)
-    mask = np.uint8((1 << width) - 1)
-    for j in range(stride):
-        index[j] = np.uint16(and8(fields[j], mask))
-    for place in range(1, group):
-        part, shift = fields[place * stride : (place + 1) * stride], np.uint16(width * place)
+    stride = size // group
+    if group == 4:
+        mask = np.uint8(7)
         for j in range(stride):
-            index[j] = join16(index[j], and8(part[j], mask), shift)
+            a, b = and8(fields[j], mask), and8(fields[stride + j], mask)
+            c, d = and8(fields[2 * stride + j], mask), and8(fields[3 * stride + j], mask)
+            both = join16(join16(np.uint16(0), a, np.uint16(0)), b, np.uint16(3))
+            index[j] = join16(join16(both, c, np.uint16(6)), d, np.uint16(9))
+    else:
+        mask = np.uint8(31)
+        for j in range(stride):
+            a, b = and8(fields[j], mask), and8(fields[stride + j], mask)
+            index[j] = join16(join16(np.uint16(0), a, np.uint16(0)), b, np.uint16(5))
 
 
 @jit
 def unpack_groups(packed, size, group, digits):  # type: ignore[no-untyped-def]
-    """The digits of all groups of a tile."""
+    """The digits of all groups; zeros follow, up to a multiple of 64."""
     stride, width = size // group, 8 // group
     mask = np.uint8((1 << width) - 1)
     for place in range(group):
-        part, shift = digits[place * stride : (place + 1) * stride], np.uint8(width * place)
+        start, shift = place * stride, np.uint8(width * place)
         for j in range(stride):
-            part[j] = and8(shr8(packed[j], shift), mask)
+            digits[start + j] = and8(shr8(packed[j], shift), mask)
     for i in range(size, -(-size // 64) * 64):
-        digits[i] = 0
+        digits[i] = np.uint8(0)
 
 
 @jit
@@ -119,11 +132,11 @@ def add_signs(digits, size, group, signs, zero, codes):  # type: ignore[no-untyp
     """Codes from digits and from the signs of those that are not zero."""
     stride = size // group
     for place in range(group):
-        part = digits[place * stride : (place + 1) * stride]
-        out = codes[place * stride : (place + 1) * stride]
+        start = place * stride
         for j in range(stride):
-            out[j] = signed_digit(part[j], signs[j], zero)
-            signs[j] = next_signs(part[j], signs[j])
+            digit = digits[start + j]
+            codes[start + j] = signed_digit(digit, signs[j], zero)
+            signs[j] = next_signs(digit, signs[j])
 
 
 @jit

@@ -13,6 +13,7 @@ from gradwire.kernels.cpu.intrinsics import (
     nearest,
     wrapped_floor,
 )
+from gradwire.kernels.cpu.octets import byte_pointer, float_pointer, half_pointer
 from gradwire.kernels.cpu.pack import unpack_tile
 from gradwire.kernels.cpu.philox import random_tile
 from gradwire.kernels.cpu.threads import over_threads
@@ -24,51 +25,68 @@ _HUGE = np.float32(MAX_SCALE)
 
 
 @jit
-def round_block(values, dither, codes, unit, zero):  # type: ignore[no-untyped-def]
-    """One block or the part of it in a tile: values in steps to 16 fraction bits, then floored."""
+def round_block(values, dither, codes, size, unit, zero):  # type: ignore[no-untyped-def]
+    """One block or the part of it in a tile: values in steps to 16 fraction bits, then floored.
+
+    Values, dither and codes are addresses.
+    """
+    own, noise, out = float_pointer(values), half_pointer(dither), byte_pointer(codes)
     if not unit > 0:
-        codes[:] = zero
+        for i in range(size):
+            out[i] = zero
         return
     factor = np.float32(65536) / unit
     top = min(np.float32(127 << 16), factor * _HUGE)
-    for i in range(len(values)):
-        codes[i] = wrapped_floor(nearest(clip(values[i] * factor, top)), zero, dither[i])
+    for i in range(size):
+        out[i] = wrapped_floor(nearest(clip(own[i] * factor, top)), zero, noise[i])
+
+
+@jit
+def round_tile(values, size, units, at, block, zero, codes, words, key, counter):  # type: ignore[no-untyped-def]
+    """The codes of the tile that begins with value `at`; values and codes are addresses."""
+    random_tile(words, size, np.uint32(counter + at // 8), key)
+    dither, span = words.ctypes.data, min(block, TILE)
+    for a in range(0, size, span):
+        unit, count = units[(at + a) // block], min(span, size - a)
+        round_block(values + 4 * a, dither + 2 * a, codes + a, count, unit, zero)
+
+
+@jit
+def restore_tile(codes, count, units, at, block, zero, ratio, accumulate, out, words, key, counter):  # type: ignore[no-untyped-def]
+    """Values of `count` codes from the tile that begins with value `at`; codes is an address."""
+    random_tile(words, -(-count // 8) * 8, np.uint32(counter + at // 8), key)
+    dither, span = words.ctypes.data, min(block, TILE)
+    for a in range(0, count, span):
+        code, noise, target = byte_pointer(codes + a), half_pointer(dither + 2 * a), at + a
+        unit, values = units[target // block] * ratio, float_pointer(out + 4 * target)
+        if accumulate:
+            for i in range(min(span, count - a)):
+                values[i] += exact_level(code[i], zero, noise[i]) * unit
+        else:
+            for i in range(min(span, count - a)):
+                values[i] = exact_level(code[i], zero, noise[i]) * unit
 
 
 @jit
 def _quantize(x, units, codes, zero, block, key, counter):  # type: ignore[no-untyped-def]
     room, words = np.empty(TILE, np.float32), np.empty(TILE // 2, np.uint32)
-    dither, span = words.view(np.uint16), min(block, TILE)
     for at in range(0, len(x), TILE):
         stop = min(at + TILE, len(x))
-        tile = load_tile(x, at, stop, room)
-        size = -(-(stop - at) // 8) * 8
-        random_tile(words, size, np.uint32(counter + at // 8), key)
-        for a in range(0, size, span):
-            b = min(a + span, size)
-            part = codes[at + a : at + b]
-            round_block(tile[a:b], dither[a:b], part, units[(at + a) // block], zero)
+        tile, size = load_tile(x, at, stop, room), -(-(stop - at) // 8) * 8
+        place = codes.ctypes.data + at
+        round_tile(tile.ctypes.data, size, units, at, block, zero, place, words, key, counter)
 
 
 @jit
 def _dequantize(units, packed, out, zero, width, block, ratio, accumulate, key, counter):  # type: ignore[no-untyped-def]
     words, codes = np.empty(TILE // 2, np.uint32), np.empty(TILE, np.uint8)
-    dither, span = words.view(np.uint16), min(block, TILE)
     for at in range(0, len(out), TILE):
         count = min(TILE, len(out) - at)
-        size = -(-count // 8) * 8
-        unpack_tile(packed[at // 8 * width :], size, width, codes)
-        random_tile(words, size, np.uint32(counter + at // 8), key)
-        for a in range(0, count, span):
-            b = min(a + span, count)
-            unit = units[(at + a) // block] * ratio
-            code, dithers, target = codes[a:b], dither[a:b], out[at + a : at + b]
-            if accumulate:
-                for i in range(b - a):
-                    target[i] += exact_level(code[i], zero, dithers[i]) * unit
-            else:
-                for i in range(b - a):
-                    target[i] = exact_level(code[i], zero, dithers[i]) * unit
+        unpack_tile(packed[at // 8 * width :], -(-count // 8) * 8, width, codes)
+        restore_tile(
+            codes.ctypes.data, count, units, at, block, zero, ratio, accumulate, out.ctypes.data,
+            words, key, counter,
+        )  # fmt: skip
 
 
 def quantize_dithered(

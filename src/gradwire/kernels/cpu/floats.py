@@ -6,18 +6,47 @@ from typing import Any
 
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import types
 from numba.extending import overload
 from torch import Tensor
 
 from gradwire.kernels.cpu.calls import array, key_words
 from gradwire.kernels.cpu.compiler import jit
-from gradwire.kernels.cpu.intrinsics import to_bfloat16, to_float16
+from gradwire.kernels.cpu.intrinsics import build_nearest, expression
 from gradwire.kernels.cpu.philox import random_tile
 from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.cpu.tiles import widen
 from gradwire.kernels.formats.layout import TILE
 from gradwire.key import Key
+
+_I16, _I32, _F32 = ir.IntType(16), ir.IntType(32), ir.FloatType()
+
+
+def _build_to_bfloat16(builder: Any, value: Any, dither: Any) -> Any:
+    total = builder.add(builder.bitcast(value, _I32), builder.zext(dither, _I32))
+    half = builder.trunc(builder.lshr(total, _I32(16)), _I16)
+    return builder.select(builder.fcmp_unordered("uno", value, value), _I16(0x7FC0), half)
+
+
+def _build_to_float16(builder: Any, value: Any, dither: Any) -> Any:
+    bits, noise = builder.bitcast(value, _I32), builder.zext(dither, _I32)
+    magnitude = builder.and_(bits, _I32(0x7FFFFFFF))
+    normal = builder.lshr(builder.add(magnitude, builder.lshr(noise, _I32(3))), _I32(13))
+    normal = builder.sub(normal, _I32(112 << 10))
+    is_huge = builder.icmp_signed(">", normal, _I32(0x7C00))
+    normal = builder.select(is_huge, _I32(0x7C00), normal)
+    is_small = builder.icmp_unsigned("<", magnitude, _I32(0x38800000))
+    small = builder.bitcast(builder.select(is_small, magnitude, _I32(0)), _F32)
+    steps = build_nearest(builder, builder.fmul(small, _F32(2.0**40)))
+    small = builder.lshr(builder.add(steps, noise), _I32(16))
+    sign = builder.and_(builder.lshr(bits, _I32(16)), _I32(0x8000))
+    half = builder.trunc(builder.or_(sign, builder.select(is_small, small, normal)), _I16)
+    return builder.select(builder.fcmp_unordered("uno", value, value), _I16(0x7E00), half)
+
+
+_to_bfloat16 = expression(types.uint16, (types.float32, types.uint16), _build_to_bfloat16)
+_to_float16 = expression(types.int16, (types.float32, types.uint16), _build_to_float16)
 
 
 @jit
@@ -65,13 +94,13 @@ def _narrow_for(tile, dither, out):  # type: ignore[no-untyped-def]
 
         def store(tile, dither, out):  # type: ignore[no-untyped-def]
             for i in range(len(out)):
-                out[i] = to_bfloat16(tile[i], dither[i])
+                out[i] = _to_bfloat16(tile[i], dither[i])
 
     else:
 
         def store(tile, dither, out):  # type: ignore[no-untyped-def]
             for i in range(len(out)):
-                out[i] = to_float16(tile[i], dither[i])
+                out[i] = _to_float16(tile[i], dither[i])
 
     return store
 

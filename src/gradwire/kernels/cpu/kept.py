@@ -7,23 +7,16 @@ codes at a time, or cutting arrays for each block, would take longer than all th
 from __future__ import annotations
 
 import numpy as np
-from numba.np.numpy_support import carray
 
 from gradwire.kernels.cpu.compiler import jit
-from gradwire.kernels.cpu.intrinsics import lowest_bit, pointer
 from gradwire.kernels.cpu.largest import find_threshold, flag, largest_of
+from gradwire.kernels.cpu.octets import lowest_bit
 from gradwire.kernels.cpu.pack import pack_wide, unpack_wide
 from gradwire.kernels.cpu.rangefloat import decode_floats, encode_floats, fit_base, is_base
 from gradwire.kernels.cpu.sparse import gather_flags
 from gradwire.kernels.formats.spectra import STRIP
 
 _NOT_FINITE = 0x7F800000
-
-
-@jit
-def octets_at(address, size):  # type: ignore[no-untyped-def]
-    """The bytes at an address."""
-    return carray(pointer(address), size)
 
 
 @jit

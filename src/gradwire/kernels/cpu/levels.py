@@ -6,7 +6,8 @@ import numpy as np
 from torch import Tensor
 
 from gradwire.kernels.cpu.compiler import jit
-from gradwire.kernels.cpu.intrinsics import as_bits, as_float, lowest_bit
+from gradwire.kernels.cpu.intrinsics import as_bits, as_float
+from gradwire.kernels.cpu.octets import lowest_bit
 from gradwire.kernels.cpu.pack import pack_tile, unpack_tile
 from gradwire.kernels.formats.layout import TILE
 from gradwire.kernels.formats.levels import (

@@ -17,7 +17,7 @@ from gradwire.kernels.cpu.calls import array
 from gradwire.kernels.cpu.compiler import jit
 from gradwire.kernels.cpu.exponents import CODES, choose_prior, put_codes, take_ranks
 from gradwire.kernels.cpu.floats import mean_floats
-from gradwire.kernels.cpu.intrinsics import and8, lowest_bit, or8, sub8
+from gradwire.kernels.cpu.octets import and8, lowest_bit, or8, sub8
 from gradwire.kernels.cpu.patterns import copy, count_set, joined, octet, pattern_of, wipe
 from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.cpu.tiles import load_tile

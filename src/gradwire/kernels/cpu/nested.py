@@ -20,17 +20,16 @@ from gradwire.key import Key
 @jit
 def _quantize(x, units, packed, places, width, block, key, counter):  # type: ignore[no-untyped-def]
     tile, words = np.empty(TILE, np.float32), np.empty(TILE // 2, np.uint32)
-    dither, codes = words.view(np.uint16), np.empty(TILE, np.uint8)
-    span = min(block, TILE)
+    codes, span = np.empty(TILE, np.uint8), min(block, TILE)
     for at in range(0, len(x), TILE):
         stop = min(at + TILE, len(x))
         widen(x, at, stop, tile)
         size = -(-(stop - at) // 8) * 8
         random_tile(words, size, np.uint32(counter + at // 8), key)
         for a in range(0, size, span):
-            b = min(a + span, size)
-            unit = units[(at + a) // block]
-            round_block(tile[a:b], dither[a:b], codes[a:b], unit, np.uint8(0))
+            unit, count = units[(at + a) // block], min(span, size - a)
+            values, noise = tile.ctypes.data + 4 * a, words.ctypes.data + 2 * a
+            round_block(values, noise, codes.ctypes.data + a, count, unit, np.uint8(0))
         for i in range(size):
             codes[i] = places[codes[i]]
         pack_tile(codes, size, width, packed[at // 8 * width :])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradwire.kernels.cpu.compiler import jit
-from gradwire.kernels.cpu.intrinsics import and8, or8, shl8, shr8
+from gradwire.kernels.cpu.octets import and8, or8, shl8, shr8
 
 
 @jit

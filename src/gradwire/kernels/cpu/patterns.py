@@ -14,7 +14,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from gradwire.kernels.cpu.compiler import has_feature, jit
-from gradwire.kernels.cpu.intrinsics import expression, lowest_bit, reaching
+from gradwire.kernels.cpu.intrinsics import expression
+from gradwire.kernels.cpu.octets import lowest_bit, reaching
 
 _u8, _i64 = types.uint8, types.int64
 _intrinsic: Any = intrinsic

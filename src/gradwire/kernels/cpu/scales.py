@@ -10,11 +10,12 @@ from gradwire.kernels.cpu.compiler import inline, jit
 from gradwire.kernels.cpu.intrinsics import as_float, magnitude_bits
 from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.cpu.tiles import load_tile
-from gradwire.kernels.formats.layout import MAX_SCALE, MIN_SCALE, TILE
+from gradwire.kernels.formats.layout import MAX_SCALE, MIN_SCALE, MOST, TILE
 
 _INF_BITS = np.int32(0x7F800000)
 _NAN = np.float32(np.nan)
 _TINY, _HUGE = np.float32(MIN_SCALE), np.float32(MAX_SCALE)
+_LEVELS = np.float32(MOST)
 
 
 @jit
@@ -49,7 +50,13 @@ def sum_of_squares(part, squares):  # type: ignore[no-untyped-def]
         c, d = _square(part[i + 64]) + _square(part[i + 320]), _square(part[i + 192])
         b, d = b + _square(part[i + 384]), d + _square(part[i + 448])
         squares[i] = (a + b) + (c + d)
-    return tree_sum(squares, TILE // 8)
+    for i in range(32):  # and so on: known sizes stay in registers
+        squares[i] += squares[32 + i]
+    for i in range(16):
+        squares[i] += squares[16 + i]
+    for i in range(8):
+        squares[i] += squares[8 + i]
+    return tree_sum(squares, 8)
 
 
 @inline
@@ -78,26 +85,53 @@ def scales_in_tile(tile, count, block, l2, scales, squares):  # type: ignore[no-
 @jit
 def scale_of_tiles(x, start, stop, l2, room):  # type: ignore[no-untyped-def]
     """The scale of one block of several tiles."""
-    top, square = _survey(x, start, stop, l2, room)
+    top, square = _survey(x, start, stop, l2, room, np.empty(TILE), sums_for(stop - start))
     return _scale(top, l2, square)
 
 
 @jit
-def _survey(x, start, stop, l2, room):  # type: ignore[no-untyped-def]
-    """The bits of the largest magnitude of several tiles, and their sum of squares if `l2`."""
-    squares = np.empty(TILE, np.float64)
+def sums_for(block):  # type: ignore[no-untyped-def]
+    """Room for the sums of the tiles of a block, as many as a power of two."""
     size = 1
-    while size < -(-(stop - start) // TILE):
+    while size < -(-block // TILE):
         size *= 2
-    sums = np.zeros(size, np.float64)
+    return np.empty(size, np.float64)
+
+
+@jit
+def _survey(x, start, stop, l2, room, squares, sums):  # type: ignore[no-untyped-def]
+    """The bits of the largest magnitude of several tiles, and their sum of squares if `l2`."""
     top = np.int32(0)
+    sums[:] = 0.0
     for t in range(-(-(stop - start) // TILE)):
         at = start + t * TILE
         tile = load_tile(x, at, min(at + TILE, stop), room)
         top = max(top, max_bits(tile))
         if l2:
             sums[t] = sum_of_squares(tile, squares)
-    return top, tree_sum(sums, size) if l2 else 0.0
+    return top, tree_sum(sums, len(sums)) if l2 else 0.0
+
+
+@jit
+def moments_of(x, start, stop, block, room, squares, sums):  # type: ignore[no-untyped-def]
+    """Largest magnitude and root mean square of x[start:stop], a block; NaN if it is not finite."""
+    if block > TILE:
+        top, square = _survey(x, start, stop, True, room, squares, sums)
+    else:
+        part = load_tile(x, start, stop, room[:block])
+        top, square = max_bits(part), sum_of_squares(part, squares)
+    rms = _scale(top, True, square) / np.sqrt(np.float32(stop - start))
+    return _scale(top, False, 0.0), rms
+
+
+@jit
+def step_of(peak, rms, ratio):  # type: ignore[no-untyped-def]
+    """The step of a block with these moments."""
+    if np.isnan(peak):
+        return _NAN
+    if peak <= _TINY:
+        return np.float32(0)
+    return min(max(rms * ratio, peak / _LEVELS), _HUGE)
 
 
 @jit
@@ -125,26 +159,22 @@ def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> 
 
 
 @jit
-def _block_moments(x, peaks, norms, block):  # type: ignore[no-untyped-def]
-    room, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
-    if block > TILE:
-        for b in range(-(-len(x) // block)):
-            top, square = _survey(x, b * block, min((b + 1) * block, len(x)), True, room)
-            peaks[b], norms[b] = _scale(top, False, 0.0), _scale(top, True, square)
-        return
-    for at in range(0, len(x), TILE):
-        stop = min(at + TILE, len(x))
-        tile = load_tile(x, at, stop, room)
-        scales_in_tile(tile, stop - at, block, False, peaks[at // block :], squares)
-        scales_in_tile(tile, stop - at, block, True, norms[at // block :], squares)
+def _block_steps(x, ratios, steps, segment, block, first):  # type: ignore[no-untyped-def]
+    room, squares, sums = np.empty(TILE, np.float32), np.empty(TILE), sums_for(block)
+    for b in range(-(-len(x) // block)):
+        start, stop = b * block, min((b + 1) * block, len(x))
+        peak, rms = moments_of(x, start, stop, block, room, squares, sums)
+        steps[b] = step_of(peak, rms, ratios[(first + start) // segment])
 
 
-def block_moments(x: Tensor, peaks: Tensor, norms: Tensor, *, block: int | None) -> None:
-    values, most, norm = array(x), array(peaks), array(norms)
+def block_steps(
+    x: Tensor, ratios: Tensor, steps: Tensor, *, segment: int | None, block: int | None
+) -> None:
+    values, own, out = array(x), array(ratios), array(steps)
     size = block or max(x.numel(), TILE)
 
     def run(start: int, stop: int) -> None:
-        first = start // size
-        _block_moments(values[start:stop], most[first:], norm[first:], size)
+        part = out[start // size :]
+        _block_steps(values[start:stop], own, part, segment or max(x.numel(), 1), size, start)
 
     over_threads(x.numel(), size, run)

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from gradwire.kernels.cpu.compiler import jit
-from gradwire.kernels.cpu.intrinsics import lowest_bit
+from gradwire.kernels.cpu.octets import lowest_bit
 from gradwire.kernels.cpu.pack import pack_wide, unpack_wide
 from gradwire.kernels.formats.layout import TILE
 

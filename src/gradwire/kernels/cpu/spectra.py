@@ -16,9 +16,10 @@ from torch import Tensor
 
 from gradwire.kernels.cpu.calls import array
 from gradwire.kernels.cpu.compiler import jit
-from gradwire.kernels.cpu.kept import add_strip, keep_strip, octets_at, room_of
+from gradwire.kernels.cpu.kept import add_strip, keep_strip, room_of
 from gradwire.kernels.cpu.lanes import LANES
 from gradwire.kernels.cpu.largest import FIRST_GUESS
+from gradwire.kernels.cpu.octets import octets_at
 from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.cpu.transforms import plan_of, transform, transform_back, turn
 from gradwire.kernels.formats.spectra import STRIP, Form, Kept

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from gradwire.kernels.cpu.calls import array
 from gradwire.kernels.cpu.compiler import jit
-from gradwire.kernels.cpu.intrinsics import count_from, lowest_bit, magnitude_bits
+from gradwire.kernels.cpu.intrinsics import count_from, magnitude_bits
+from gradwire.kernels.cpu.octets import lowest_bit
 from gradwire.kernels.cpu.sparse import gather_flags
 from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.cpu.tiles import widen

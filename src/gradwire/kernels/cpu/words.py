@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradwire.kernels.cpu.compiler import jit
-from gradwire.kernels.cpu.intrinsics import load64, lowest_bit, reaching
+from gradwire.kernels.cpu.octets import load64, lowest_bit, reaching
 from gradwire.kernels.cpu.pack import pack_tile, unpack_tile
 from gradwire.kernels.cpu.patterns import copy, half, is_set, joined, octet, wipe, word_of
 from gradwire.kernels.formats.lossless import bitmap_nbytes

@@ -23,6 +23,10 @@ from gradwire.kernels.formats.prefix import FINENESS, Prefix, prefix_code
 
 CHUNK = 4096
 """Codes that share a table."""
+STREAMS = 4
+"""Streams of a chunk, which are read side by side."""
+HEAD = 5
+"""Bytes of a chunk before any body: its id, and a word of sizes (`chunks.py`)."""
 OCTAVE = 4
 """Tables there are for each octave of the step."""
 COARSE = range(-8, 13)
@@ -80,30 +84,6 @@ def tables() -> Tables:
         np.stack([table.words for table in made]),
         np.stack([table.groups for table in made]),
     )
-
-
-def find_chunks(stream: Any, numel: int) -> tuple[Any, Any, Any] | None:
-    """The ids, the sizes of streams, and where chunks of `numel` codes start, and the last ends.
-
-    None if these are no chunks that fill `stream`, or streams that are larger than plain bytes.
-    """
-    count = -(-numel // CHUNK)
-    if len(stream) < 5 * count:
-        return None
-    ids, sizes = stream[:count], stream[count : 5 * count].copy().view("<u2")
-    codes = np.minimum(numel - CHUNK * np.arange(count), CHUNK)
-    lows = tables().lows
-    coded = ids < len(lows)
-    if not (coded | (ids == PLAIN) | (ids == NOTHING)).all() or sizes.max(initial=0) > CHUNK:
-        return None
-    both = sizes[::2].astype(np.int64) + sizes[1::2]
-    low = lows[np.where(coded, ids, 0)]
-    packed = np.where(low > 0, low + 1, 0) * (codes // 8)
-    nbytes = np.where(coded, packed + both, np.where(ids == PLAIN, codes, 0))
-    starts = 5 * count + np.concatenate(([0], np.cumsum(nbytes)))  # bits: integers
-    if starts[-1] != len(stream) or both[~coded].any():
-        return None
-    return ids, sizes, starts
 
 
 def gamma_bits(excess: int) -> int:

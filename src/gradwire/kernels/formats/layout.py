@@ -26,6 +26,9 @@ MAX_SCALE = 2.0**127
 """Scales above this are lowered to it, and larger values clipped, so that half a step more than the
 largest value is finite. So are the means of what any number of workers have sent."""
 
+MOST = 127
+"""Levels that codes of a given step have on each side of zero."""
+
 
 def digits(width: int) -> list[tuple[int, int]]:
     """(bits, how far from the lowest bit) of the digits of a code.

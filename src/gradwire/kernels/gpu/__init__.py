@@ -31,7 +31,7 @@ from gradwire.kernels.gpu.nested import add_nested, quantize_nested
 from gradwire.kernels.gpu.philox import philox
 from gradwire.kernels.gpu.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.gpu.rotated import dequantize_rotated, quantize_rotated
-from gradwire.kernels.gpu.scales import block_moments, block_scales
+from gradwire.kernels.gpu.scales import block_scales, block_steps
 from gradwire.kernels.gpu.sparse import gap_decode, gap_encode, gap_sizes
 from gradwire.kernels.gpu.spectra import add_spectra, keep_spectra
 from gradwire.kernels.gpu.subspace import combine, project
@@ -45,8 +45,8 @@ __all__ = [
     "add_outer",
     "add_packed",
     "add_spectra",
-    "block_moments",
     "block_scales",
+    "block_steps",
     "column_products",
     "combine",
     "dequantize",

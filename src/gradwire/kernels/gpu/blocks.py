@@ -8,9 +8,9 @@ from gradwire.kernels.formats import layout
 from gradwire.kernels.gpu.compiler import jit, static
 from gradwire.kernels.gpu.tiles import EIGHTH, GROUP, ROWS, TILE, fixed_point, lanes, rows, skip
 
-_TINY, _HUGE = tl.constexpr(layout.MIN_SCALE), tl.constexpr(layout.MAX_SCALE)
+TINY, HUGE = tl.constexpr(layout.MIN_SCALE), tl.constexpr(layout.MAX_SCALE)
 _INF = tl.constexpr(float("inf"))
-_INF_BITS, _NAN_BITS = tl.constexpr(0x7F800000), tl.constexpr(0x7FC00000)
+_INF_BITS, NAN_BITS = tl.constexpr(0x7F800000), tl.constexpr(0x7FC00000)
 
 
 @static
@@ -72,8 +72,8 @@ def scale_of(total, L2: tl.constexpr):
     else:
         finite = total < _INF_BITS
         norm = total.to(tl.float32, bitcast=True)
-    scale = tl.minimum(tl.maximum(norm, _TINY), _HUGE).to(tl.int32, bitcast=True)
-    return tl.where(finite, scale, _NAN_BITS).to(tl.float32, bitcast=True)
+    scale = tl.minimum(tl.maximum(norm, TINY), HUGE).to(tl.int32, bitcast=True)
+    return tl.where(finite, scale, NAN_BITS).to(tl.float32, bitcast=True)
 
 
 @jit

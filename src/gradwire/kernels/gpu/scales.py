@@ -12,7 +12,11 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from gradwire.kernels.formats.layout import MOST
 from gradwire.kernels.gpu.blocks import (
+    HUGE,
+    NAN_BITS,
+    TINY,
     own_scales,
     scale_of,
     store_scales,
@@ -34,6 +38,7 @@ from gradwire.kernels.gpu.tiles import (
 )
 
 _FOLD, _LAST = tl.constexpr(16), tl.constexpr(1024)
+_LEVELS = tl.constexpr(float(MOST))
 
 
 @kernel
@@ -96,6 +101,23 @@ def _scale_of_totals(totals, scales, numel, tiles, L2: tl.constexpr):
     tl.store(scales + block + tl.arange(0, 1)[:, None], scale)
 
 
+@kernel
+def _steps_of_moments(peaks, norms, ratios, steps, count, numel, size, places):
+    """Blocks have `size` values, but for the last; `places` share a ratio."""
+    b = tl.program_id(0).to(tl.int64) * _LAST + tl.arange(0, _LAST)
+    inside = b < count
+    peak = tl.load(peaks + b, mask=inside, other=1.0)
+    norm = tl.load(norms + b, mask=inside, other=1.0)
+    ratio = tl.load(ratios + b * size // places, mask=inside, other=1.0)
+    own = tl.maximum(tl.minimum(numel - b * size, size), 1).to(tl.float32)
+    root = tl.sqrt(own.to(tl.float64)).to(tl.float32)  # bits: of 53, rounded once more, as of 24
+    least = tl.div_rn(peak, tl.full(peak.shape, _LEVELS, tl.float32))
+    step = tl.minimum(tl.maximum(tl.div_rn(norm, root) * ratio, least), HUGE)
+    bits = tl.where(peak <= TINY, 0.0, step).to(tl.int32, bitcast=True)
+    step = tl.where(peak == peak, bits, NAN_BITS).to(tl.float32, bitcast=True)
+    tl.store(steps + b, step, mask=inside)
+
+
 def is_measured_at_once(block: int | None) -> bool:
     """Does a program have whole blocks?"""
     return block is not None and GROUP.value % block == 0
@@ -112,7 +134,20 @@ def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> 
     _fold(totals, scales, block, l2)
 
 
-def block_moments(x: Tensor, peaks: Tensor, norms: Tensor, *, block: int | None) -> None:
+def block_steps(
+    x: Tensor, ratios: Tensor, steps: Tensor, *, segment: int | None, block: int | None
+) -> None:
+    peaks, norms = torch.empty_like(steps), torch.empty_like(steps)
+    _measure_moments(x, peaks, norms, block)
+    count, numel = steps.numel(), x.numel()
+    launch(
+        _steps_of_moments, -(-count // _LAST.value), peaks, norms, ratios, steps, count, numel,
+        block or numel, segment or numel,
+    )  # fmt: skip
+
+
+def _measure_moments(x: Tensor, peaks: Tensor, norms: Tensor, block: int | None) -> None:
+    """The largest magnitude and the l2 norm of each block, by one pass over its values."""
     numel = x.numel()
     if block is not None and is_measured_at_once(block):
         span, tiles = min(block, TILE.value), max(block // TILE.value, 1)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gradwire.kernels.protocol.dithered import Dithered
 from gradwire.kernels.protocol.elias import Elias
+from gradwire.kernels.protocol.entropy import Entropy
 from gradwire.kernels.protocol.exponential import Exponential
 from gradwire.kernels.protocol.fields import Fields
 from gradwire.kernels.protocol.floats import Floats
@@ -30,7 +31,7 @@ from gradwire.kernels.protocol.topk import TopK
 
 class Kernels(
     Philox, Scales, Quantize, Dithered, Nested, Exponential, Fields, Sums, Floats, Elias, Huffman,
-    Sparse, Spectra, TopK, Levels, Subspace, LowRank, Rotated, Lossless, Protocol,
+    Entropy, Sparse, Spectra, TopK, Levels, Subspace, LowRank, Rotated, Lossless, Protocol,
 ):  # fmt: skip
     """Every kernel; a backend is a module with these functions.
 

@@ -19,5 +19,14 @@ class Scales(Protocol):
         the values of a tile, and another over the tiles of a block.
         """
 
-    def block_moments(self, x: Tensor, peaks: Tensor, norms: Tensor, *, block: int | None) -> None:
-        """Both of them, from one look at the values: "max" to `peaks` and "l2" to `norms`."""
+    def block_steps(
+        self, x: Tensor, ratios: Tensor, steps: Tensor, *, segment: int | None, block: int | None
+    ) -> None:
+        """Write the step of each block to `steps`: its root mean square times a ratio.
+
+        `ratios` (float32) has one for each `segment` of values, which are whole blocks; None is all
+        of them. The root mean square is the l2 norm over the root of how many values there are. A
+        step is never below 1 / 127 of the largest magnitude, so that codes fit 8 bits, nor above
+        `MAX_SCALE`; it is 0 for a block of nothing but values up to `MIN_SCALE`, and NaN where
+        scales are.
+        """

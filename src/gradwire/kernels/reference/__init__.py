@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.kernels.reference.dithered import dequantize_dithered, quantize_dithered
 from gradwire.kernels.reference.elias import elias_decode, elias_encode, elias_sizes
+from gradwire.kernels.reference.entropy import count_ratios, decode_dithered, encode_dithered
 from gradwire.kernels.reference.exponential import exp_dequantize, exp_quantize, exp_reduce
 from gradwire.kernels.reference.fields import dequantize_fields, quantize_fields
 from gradwire.kernels.reference.floats import mean_floats
@@ -23,7 +24,7 @@ from gradwire.kernels.reference.nested import add_nested, quantize_nested
 from gradwire.kernels.reference.philox import philox
 from gradwire.kernels.reference.quantize import dequantize, dequantize_mean, quantize
 from gradwire.kernels.reference.rotated import dequantize_rotated, quantize_rotated
-from gradwire.kernels.reference.scales import block_moments, block_scales
+from gradwire.kernels.reference.scales import block_scales, block_steps
 from gradwire.kernels.reference.sparse import gap_decode, gap_encode, gap_sizes
 from gradwire.kernels.reference.spectra import add_spectra, keep_spectra
 from gradwire.kernels.reference.subspace import combine, project
@@ -41,10 +42,12 @@ __all__ = [
     "add_outer",
     "add_packed",
     "add_spectra",
-    "block_moments",
     "block_scales",
+    "block_steps",
     "column_products",
     "combine",
+    "count_ratios",
+    "decode_dithered",
     "dequantize",
     "dequantize_dithered",
     "dequantize_fields",
@@ -54,6 +57,7 @@ __all__ = [
     "elias_decode",
     "elias_encode",
     "elias_sizes",
+    "encode_dithered",
     "exp_dequantize",
     "exp_quantize",
     "exp_reduce",

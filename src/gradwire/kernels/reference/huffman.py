@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradwire.kernels.formats.huffman import (
-    CHUNK,
-    NOTHING,
-    PLAIN,
-    THRESHOLDS,
-    find_chunks,
-    tables,
-)
-from gradwire.kernels.formats.layout import TILE
+from gradwire.kernels.formats.chunks import FAR, find_chunks, word_of_sizes
+from gradwire.kernels.formats.huffman import CHUNK, NOTHING, PLAIN, STREAMS, THRESHOLDS, tables
 from gradwire.kernels.formats.prefix import LIMIT
 from gradwire.kernels.reference.pack import pack_codes, unpack_codes
 
 
-def huffman_encode(codes: Tensor, *, zero: int) -> Tensor:
-    ids, sizes, bodies = bytearray(), bytearray(), bytearray()
+def huffman_encode(codes: Tensor, out: Tensor, *, zero: int) -> int:
+    ids, words, bodies = bytearray(), bytearray(), bytearray()
     for start in range(0, codes.numel(), CHUNK):
         part = codes[start : start + CHUNK].numpy()
-        table, streams, body = _encode_chunk(part, _signed(part, zero))
+        table, word, body = _encode_chunk(part, _signed(part, zero))
         ids.append(table)
-        for stream in streams:
-            sizes += len(stream).to_bytes(2, "little")
+        words += word.to_bytes(4, "little")
         bodies += body
-    return torch.tensor(list(ids + sizes + bodies), dtype=torch.uint8)
+    stream = bytes(ids + words + bodies)
+    out[: len(stream)] = torch.tensor(list(stream), dtype=torch.uint8)
+    return len(stream)
 
 
 def _signed(codes: Any, zero: int) -> Any:
     return (codes.astype(np.int64) - zero + 128) % 256 - 128
 
 
-def _encode_chunk(codes: Any, values: Any) -> tuple[int, list[bytes], bytes]:
-    """The id, the two streams and the body."""
+def _encode_chunk(codes: Any, values: Any) -> tuple[int, int, bytes]:
+    """The id, the word of sizes and the body."""
     if not values.any():
-        return NOTHING, [b"", b""], b""
+        return NOTHING, 0, b""
     t = tables()
     counts = [len(values), *(np.count_nonzero(abs(values) >= least) for least in THRESHOLDS)]
     costs = sum(each.astype(np.int64) * count for each, count in zip(t.costs, counts, strict=True))
@@ -48,19 +43,20 @@ def _encode_chunk(codes: Any, values: Any) -> tuple[int, list[bytes], bytes]:
     low, row = int(t.lows[table]), t.rows[table]
     base, group, words = int(t.bases[row]), int(t.sizes[row]), t.words[row]
     digits, raw = _split(values, low)
-    streams = [_Writer(), _Writer()]
-    for i, at in enumerate(range(0, len(values), TILE)):
-        tile = digits[at : at + TILE]
-        fields = np.clip(tile, 1 - base, base - 1).reshape(group, -1)
-        width = 3 if group == 4 else 5
-        for column in fields.T.tolist():
-            index = sum((d & ((1 << width) - 1)) << width * k for k, d in enumerate(column))
-            streams[i % 2].put(int(words[index]) >> 8, int(words[index]) & 255)
-        for digit in abs(tile[abs(tile) >= base - 1]).tolist():
-            streams[i % 2].put_gamma(digit - base + 2)
+    streams = [_Writer() for _ in range(STREAMS)]
+    fields = np.clip(digits, 1 - base, base - 1).reshape(group, -1)
+    width = 3 if group == 4 else 5
+    for j, column in enumerate(fields.T.tolist()):
+        index = sum((d & ((1 << width) - 1)) << width * k for k, d in enumerate(column))
+        streams[j % STREAMS].put(int(words[index]) >> 8, int(words[index]) & 255)
+    for digit in abs(digits[abs(digits) >= base - 1]).tolist():
+        streams[-1].put_gamma(digit - base + 2)
     parts = [stream.octets() for stream in streams]
-    body = _packed(raw, low) + parts[0] + parts[1]
-    return (PLAIN, [b"", b""], codes.tobytes()) if len(body) >= len(codes) else (table, parts, body)
+    sizes = [len(part) for part in parts]
+    word, body = word_of_sizes(*sizes), _packed(raw, low) + b"".join(parts)
+    if word & FAR:
+        body += b"".join(size.to_bytes(2, "little") for size in sizes)
+    return (PLAIN, 0, codes.tobytes()) if len(body) >= len(codes) else (table, word, body)
 
 
 def _split(values: Any, low: int) -> tuple[Any, Any]:
@@ -138,26 +134,23 @@ def huffman_decode(stream: Tensor, codes: Tensor, *, zero: int) -> bool:
         elif table == PLAIN:
             part.copy_(torch.tensor(list(body), dtype=torch.uint8))
         else:
-            values = _decode_chunk(table, body, int(sizes[2 * i]), part.numel())
+            values = _decode_chunk(table, body, sizes[i].tolist(), part.numel())
             if values is None:
                 return False
             part.copy_(torch.from_numpy(values + zero & 255))
     return True
 
 
-def _decode_chunk(table: int, body: bytes, split: int, numel: int) -> Any:
+def _decode_chunk(table: int, body: bytes, sizes: list[int], numel: int) -> Any:
     """The values of a chunk; None if it is damaged."""
     t = tables()
     low, row = int(t.lows[table]), t.rows[table]
     start = numel // 8 * (low + 1) if low else 0
-    readers = [_Reader(body[start : start + split]), _Reader(body[start + split :])]
-    values = np.empty(numel, np.int64)
-    for i, at in enumerate(range(0, numel, TILE)):
-        size = min(TILE, numel - at)
-        tile = _read_tile(readers[i % 2], size, row, signed=low == 0)
-        if tile is None or (abs(tile) > 127 >> low).any():
-            return None
-        values[at : at + size] = tile
+    ends = [start, *(start + sum(sizes[: k + 1]) for k in range(STREAMS))]
+    readers = [_Reader(body[a:b]) for a, b in pairwise(ends)]
+    values = _read_groups(readers, numel, row, signed=low == 0)
+    if values is None or (abs(values) > 127 >> low).any():
+        return None
     if not all(reader.ended for reader in readers):
         return None
     if low == 0:
@@ -168,13 +161,14 @@ def _decode_chunk(table: int, body: bytes, split: int, numel: int) -> Any:
     return np.where(raw >> low, ~folded, folded)
 
 
-def _read_tile(reader: _Reader, size: int, row: int, *, signed: bool) -> Any:
-    """The digits of a tile with their signs; None: one is far too large."""
+def _read_groups(readers: list[_Reader], size: int, row: int, *, signed: bool) -> Any:
+    """The digits of a chunk with their signs; None: one is far too large."""
     t = tables()
     base, group, groups = int(t.bases[row]), int(t.sizes[row]), t.groups[row].tolist()
     width, digits = 8 // group, np.empty((group, size // group), np.int64)
     signs = np.ones_like(digits)
     for j in range(size // group):
+        reader = readers[j % STREAMS]
         entry = groups[reader.peek(LIMIT)]
         reader.take(entry >> 8 & 255)
         for place in range(group):
@@ -183,7 +177,7 @@ def _read_tile(reader: _Reader, size: int, row: int, *, signed: bool) -> Any:
             signs[place, j] = -1 if signed and digit and reader.take(1) else 1
     flat = digits.reshape(-1)
     for place in np.flatnonzero(flat == base - 1).tolist():
-        number = reader.take_gamma()
+        number = readers[-1].take_gamma()
         if number is None:
             return None
         flat[place] = base - 2 + number

@@ -16,8 +16,9 @@ import torch
 
 from gradwire.kernels import cpu
 from gradwire.kernels.formats.fields import Dither, field_width, num_words
+from gradwire.kernels.formats.huffman import CHUNK, HEAD
 from gradwire.kernels.formats.layout import MIN_SCALE, num_blocks, packed_nbytes
-from gradwire.kernels.formats.lossless import CHUNK
+from gradwire.kernels.formats.lossless import CHUNK as LOSSLESS_CHUNK
 from gradwire.kernels.formats.lossless import max_nbytes as lossless_nbytes
 from gradwire.kernels.formats.rotation import padded_numel
 from gradwire.kernels.formats.spectra import Form, Kept
@@ -175,10 +176,16 @@ def block_scales(numel, dtype):
 
 
 @every_float
-def block_moments(numel, dtype):
+def block_steps(numel, dtype):
     for x, block in itertools.product(vectors(numel, dtype), BLOCKS):
-        peaks, norms = (soiled(num_blocks(numel, block)) for _ in range(2))
-        yield call(x, peaks, norms, block=block)
+        ratios, segment = ratios_for(numel, block)
+        yield call(x, ratios, soiled(num_blocks(numel, block)), segment=segment, block=block)
+
+
+def ratios_for(numel, block):
+    """Ratios of two blocks each, and how many values that are."""
+    segment = 2 * block if block else None
+    return 0.5 + torch.rand(num_blocks(numel, segment), generator=random(6)), segment
 
 
 @every_float
@@ -360,7 +367,7 @@ def any_floats(numel, dtype):
     """Of a law, with many zeros, of few bits, of any bits at all, and none that is not zero."""
     integer = torch.int32 if dtype == torch.float32 else torch.int16
     top = torch.iinfo(integer).max
-    for size in (numel, 2 * CHUNK + 77) if numel == LENGTHS[-1] else (numel,):
+    for size in (numel, 2 * LOSSLESS_CHUNK + 77) if numel == LENGTHS[-1] else (numel,):
         x = torch.randn(size, generator=random(size))
         yield from vectors(size, dtype)
         yield x.to(dtype)
@@ -428,6 +435,9 @@ def bytes_of_steps(numel):
         levels = (scale * values).round().clamp(-127, 127)
         levels[100:101], levels[4096:] = 127 * (scale > 1), levels[4096:] * (scale != 0.3)
         yield (levels + 127).to(torch.uint8)
+    levels[1::4] = 0  # so that streams differ in size
+    levels[2::4] = 0
+    yield (levels + 127).to(torch.uint8)
     yield torch.randint(126, 129, (padded,), generator=random(4), dtype=torch.uint8)
     yield torch.randint(0, 255, (padded,), generator=random(5), dtype=torch.uint8)
 
@@ -435,14 +445,16 @@ def bytes_of_steps(numel):
 @float32_only
 def huffman_encode(numel, dtype):
     for codes in bytes_of_steps(numel):
-        yield call(codes, zero=127)
-        yield call(codes - 119, zero=8)
+        room = soiled(codes.numel() + HEAD * -(-codes.numel() // CHUNK), dtype=torch.uint8)
+        yield call(codes, room, zero=127)
+        yield call(codes - 119, room, zero=8)
 
 
 @float32_only
 def huffman_decode(numel, dtype):
     for codes in bytes_of_steps(numel):
-        stream = cpu.huffman_encode(codes, zero=127)
+        stream = torch.empty(codes.numel() + HEAD * -(-codes.numel() // CHUNK), dtype=torch.uint8)
+        stream = stream[: cpu.huffman_encode(codes, stream, zero=127)]
         room = soiled(codes.numel(), dtype=torch.uint8)
         yield call(stream, room, zero=127)
         for at in range(0, stream.numel() if numel < 20_000 else 0, 1 + stream.numel() // 6):
@@ -450,6 +462,37 @@ def huffman_decode(numel, dtype):
             damaged[at] ^= 1 << at % 8
             yield call(damaged, room, zero=127)
         yield call(stream[:-1], room, zero=127)
+
+
+@every_float
+def count_ratios(numel, dtype):
+    for x, block in itertools.product(vectors(numel, dtype), BLOCKS):
+        segment = max(block, 1024) if block else None
+        counts = torch.zeros(num_blocks(numel, segment), 8, 96, dtype=torch.int32)
+        yield call(x, counts, counts[:, :, 0].clone(), segment=segment, block=block)
+
+
+def payload_room(numel, block):
+    chunks = HEAD * num_blocks(numel, CHUNK)
+    return soiled(
+        4 * num_blocks(numel, block) + packed_nbytes(numel, 8) + chunks, dtype=torch.uint8
+    )
+
+
+@every_float
+def encode_dithered(numel, dtype):
+    for x, block in itertools.product(vectors(numel, dtype), [*BLOCKS, 1536]):
+        (ratios, segment), room = ratios_for(numel, block), payload_room(numel, block)
+        yield call(x, ratios, room, segment=segment, block=block, key=KEY, offset=1024)
+
+
+@float32_only
+def decode_dithered(numel, dtype):
+    for x, block, store in itertools.product(vectors(numel, dtype), [*BLOCKS, 1536], STORES):
+        (ratios, segment), room = ratios_for(numel, block), payload_room(numel, block)
+        how = {"block": block, "key": KEY, "offset": 1024}
+        payload = room[: cpu.encode_dithered(x, ratios, room, segment=segment, **how)]
+        yield call(payload, soiled(numel), **how, **store)
 
 
 @float32_only
