@@ -113,21 +113,43 @@ def test_codes_come_back(case):
     assert torch.equal(back, codes)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.integers(-300, 300), min_size=3, max_size=3), st.integers(0, 1500))
-def test_sizes_come_back(more, first):
-    sizes = [first, *(first + each for each in more)]
-    if min(sizes) < 0 or sum(sizes) > 4087:
-        return
-    before, after = head(0, sizes)
-    second, third, last = more
-    near = -32 <= second < 32 and -32 <= third < 32 and -64 <= last < 192
-    assert near == (not after)
-    ids, found, starts = find_chunks(
-        np.frombuffer(before + bytes(sum(sizes)) + after, np.uint8), 4096
-    )
-    assert ids.tolist() == [0] and found.tolist() == [sizes]
-    assert starts.tolist() == [5, 5 + sum(sizes) + len(after)]
+NEAR = (-33, -32, 0, 31, 32, 300)
+
+
+@pytest.mark.parametrize("first", [33, 64, 65, 700])
+def test_sizes_come_back(first):
+    """In the word as long as they fit it."""
+    for more in itertools.product(NEAR, NEAR, (-65, -64, 0, 191, 192, 300)):
+        sizes = [first, *(first + each for each in more)]
+        if min(sizes) < 0:
+            continue
+        before, after = head(0, sizes)
+        near = all(-32 <= each < 32 for each in more[:2]) and -64 <= more[2] < 192
+        assert near == (not after)
+        stream = np.frombuffer(before + bytes(sum(sizes)) + after, np.uint8)
+        ids, found, starts = find_chunks(stream, 4096)
+        assert (ids.tolist(), found.tolist()) == ([0], [sizes])
+        assert starts.tolist() == [5, len(stream)]
+
+
+def test_sizes_that_would_lead_elsewhere_are_refused():
+    """Of two chunks that fill the stream, one has less than nothing; a sum that is none."""
+    words = b"".join(word.to_bytes(4, "little") for word in (0, word_of_sizes(*[100] * 4)))
+    assert find_chunks(np.frombuffer(bytes(2) + words + bytes(272), np.uint8), 8192) is None
+    before, _ = head(0, (1, 1, 1, 0), far=True)
+    assert find_chunks(np.frombuffer(before + bytes(3) + bytes([255] * 8), np.uint8), 4096) is None
+
+
+def test_a_chunk_is_sent_as_bytes_if_its_sizes_make_it_as_large():
+    values, seen = torch.randn(512, generator=torch.Generator().manual_seed(0)), set()
+    values[1::4] = values[2::4] = 0
+    for scale in range(40, 120):
+        codes = ((scale * values).round().clamp(-127, 127) + 127).to(torch.uint8)
+        stream, back = encode(codes, 127), torch.empty_like(codes)
+        seen.add("bytes" if stream[0] == PLAIN else "far" if stream[4] & 128 else "near")
+        assert cpu.huffman_decode(stream, back, zero=127)
+        assert torch.equal(back, codes) and torch.equal(stream, encode(codes, 127, reference))
+    assert seen == {"bytes", "far", "near"}
 
 
 @pytest.mark.parametrize("at", range(STREAMS))
