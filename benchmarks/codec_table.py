@@ -140,14 +140,15 @@ def table(task: str, rows: Found) -> str:
     """One task in Markdown."""
     target = written(task, TARGETS[task])
     heads = ["codec", "score", "bytes a step", "of float32", f"steps to {target}"]
-    heads += [f"seconds, {link}" for link in LINKS.values()]
+    links = [link for link in LINKS if any(link in row for row in rows.values())]
+    heads += [f"seconds, {LINKS[link]}" for link in links]
     base = rows["none"]["bytes"]
     lines = ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
     for way in [way for way in WAYS if way in rows]:
         row = rows[way]
         cells = [PEERS.get(way, f"`{way}`"), written(task, row["score"]), f"{row['bytes']:,.0f}"]
         cells += [f"{row['bytes'] / base:.3f}", str(row["step"] or "never")]
-        cells += [f"{row[link]:.1f}" if row.get(link) else "" for link in LINKS]
+        cells += [f"{row[link]:.1f}" if row.get(link) else "" for link in links]
         lines.append("| " + " | ".join(cells) + " |")
     steps = rows["none"]["steps"]
     return f"**`{task}`**, {steps} steps:\n\n" + "\n".join(lines)
