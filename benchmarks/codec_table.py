@@ -99,7 +99,8 @@ def times(task: str, link: str, rows: Found) -> dict[str, float | None]:
     steps = {way: row["step"] for way, row in rows.items() if row["step"] is not None}
     even = [way for way in steps if way not in PHASED]
     found: dict[str, float | None] = dict.fromkeys(rows)
-    timed = train(task, even, "--steps", str(TIMED_STEPS), "--link", link)
+    short = str(TIMED_STEPS)
+    timed = train(task, even, "--steps", short, "--eval-every", short, "--link", link)
     found |= {way: row["step_s"] * steps[way] for way, row in timed.items()}
     phased = train(task, [way for way in steps if way in PHASED], "--link", link)
     return found | {way: row["reached"]["seconds"] for way, row in phased.items()}
