@@ -14,7 +14,6 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire as gw
@@ -23,6 +22,7 @@ from gradwire.lab.tasks import TASKS
 from gradwire.reduction.checkpoint import pack
 from link_rate import reached_bps
 from link_results import COMPUTE, HALF, PLAIN, POWERSGD
+from pytorch_hooks import ONE_BUCKET_MB, register_half, register_powersgd
 
 WARM_UP_STEPS = 3  # DDP lays out its buckets anew after the first
 LEAST_STEPS = 3
@@ -94,9 +94,8 @@ MODELS = {"mlp": mlp, "cnn": cnn}
 def measure(variant: str, options: argparse.Namespace) -> dict:
     """The seconds of each step, and the bytes of one."""
     model, inputs = MODELS[options.model]()
-    ddp = DistributedDataParallel(
-        model, gradient_as_bucket_view=True, bucket_cap_mb=1000 if variant == POWERSGD else None
-    )
+    cap = ONE_BUCKET_MB if variant == POWERSGD else None
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True, bucket_cap_mb=cap)
     handle = attach(ddp, variant)
     exchange = variant != COMPUTE
     for _ in range(WARM_UP_STEPS):
@@ -127,12 +126,10 @@ def attach(ddp: DistributedDataParallel, variant: str) -> gw.Handle | None:
     if variant in (COMPUTE, PLAIN):
         return None
     if variant == HALF:
-        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        register_half(ddp)
         return None
     if variant == POWERSGD:
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4)
-        state.start_powerSGD_iter = 2
-        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        register_powersgd(ddp)
         return None
     handle = gw.attach(ddp, variant)
     if isinstance(handle.codec, gw.GradiVeQ):

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.__main__ import main
@@ -23,9 +22,9 @@ from gradwire.lab.algorithms.sync import SyncReplica
 from gradwire.lab.links.namespaces import sent_bytes
 from gradwire.reduction.plan import Row
 from gradwire.reduction.stats import Stats
+from pytorch_hooks import ONE_BUCKET_MB, register_half, register_powersgd
 
 HALF, POWERSGD = "fp16", "powersgd"
-WHOLE_MODEL_MB = 1000
 
 
 class HookedReplica(SyncReplica):
@@ -34,15 +33,11 @@ class HookedReplica(SyncReplica):
     def __init__(self, start: Start, hook: str) -> None:
         task, settings = start.task, start.settings
         torch.manual_seed(settings.seed)
-        self.model, self._loss, self._steps = task.model(), task.loss, 0
-        cap = WHOLE_MODEL_MB if hook == POWERSGD else None
+        self.model, self._loss = task.model(), task.loss
+        cap = ONE_BUCKET_MB if hook == POWERSGD else None
         self._ddp = DistributedDataParallel(self.model, bucket_cap_mb=cap)
-        if hook == POWERSGD:
-            state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4)
-            state.start_powerSGD_iter = 2  # the least that it takes
-            self._ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-        else:
-            self._ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        register = register_powersgd if hook == POWERSGD else register_half
+        register(self._ddp)
         self._optimizer, self._schedule = task.optimize(
             self._ddp.parameters(), settings.lr, settings.steps
         )
