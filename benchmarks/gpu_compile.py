@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_compile.py [--odd 1] [--targets sm_80 gfx942 ...] [--kernels quantize ...]
 
-Every call of `kernel_calls.py` is made with tensors on the CPU, but instead of being started
+Every call of `kernel_calls` is made with tensors on the CPU, but instead of being started
 each launch is noted: its kernel, types and constants. So what is compiled is what a GPU would be
 given. The most usual variants of each kernel are compiled; with `--odd 1` also those with one
 other constant, and with more each of a thousand. Prints the table of docs/gpu.md.

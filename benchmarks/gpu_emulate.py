@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_emulate.py --tinygrad CHECKOUT [--kernels quantize ...] [--lengths 9 ...]
 
-Calls of `tests/kernel_calls.py` are made with tensors on the CPU, framed by canaries. What they
+Calls of `kernel_calls` are made with tensors on the CPU, framed by canaries. What they
 would launch on such a device is compiled, and runs in the emulator of a checkout of tinygrad, which
 needs clang (`gpu_emulator.py`). All bytes are compared, there is no tolerance. Of the calls that
 lead to the same launches, the first few of each length are made; launches are those of

@@ -3,7 +3,7 @@
     TRITON_INTERPRET=1 python tests/gpu_worker.py [calls of each length] [kernel ...]
 
 A process of its own, because Triton looks at the variable when it is imported. A number of 0 makes
-every call of `kernel_calls.py`, which takes about half an hour.
+every call of `kernel_calls`, which takes about half an hour.
 """
 
 import json
@@ -17,7 +17,8 @@ from gpu_interpreter import Watch, framed
 from gradwire.kernels import gpu, reference
 from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
 from gradwire.lab.selftest import kernel_calls
-from gradwire.lab.selftest.kernel_calls import KEY, TABLE, call, finite, vectors
+from gradwire.lab.selftest.kernel_calls.table import TABLE, call
+from gradwire.lab.selftest.kernel_calls.values import KEY, finite, vectors
 
 GROUP = 4096
 """The values of a program; of so many, no group is ragged."""

@@ -17,7 +17,9 @@ from gradwire.kernels.cpu.threads import set_num_threads
 from gradwire.kernels.formats.layout import MIN_SCALE, num_blocks, packed_nbytes
 from gradwire.kernels.reference.elias import omega
 from gradwire.key import Key
-from gradwire.lab.selftest.kernel_calls import BLOCKS, KEY, LENGTHS, TABLE
+from gradwire.lab.selftest import kernel_calls
+from gradwire.lab.selftest.kernel_calls import LENGTHS, TABLE
+from gradwire.lab.selftest.kernel_calls.values import BLOCKS, KEY
 from gradwire.lab.selftest.kernels import complaint
 
 BACKENDS = [reference, cpu]
@@ -96,8 +98,11 @@ def test_codecs_are_imported_without_numba():
 
 
 def test_every_kernel_is_in_the_table():
-    """A kernel of the protocol needs calls in `kernel_calls.py`."""
+    """A kernel of the protocol needs calls in `kernel_calls`, in the file of its operation."""
     assert sorted(TABLE) == NAMES
+    for name, row in TABLE.items():
+        home = getattr(kernels.Kernels, name).__module__.split(".")[-1]
+        assert row.calls.__module__ == f"{kernel_calls.__name__}.{home}", name
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gradwire.lab import workers
 from gradwire.lab.selftest import collectives, plan, trouble
 from gradwire.lab.selftest.collectives import CollectiveCheck
 from gradwire.lab.selftest.differences import difference
-from gradwire.lab.selftest.kernel_calls import call
+from gradwire.lab.selftest.kernel_calls.table import call
 from gradwire.lab.selftest.kernels import CPU, KernelCheck, few, moved
 from gradwire.lab.selftest.plan import Plan
 from gradwire.lab.selftest.records import Begun, Checked, Failure, Trained

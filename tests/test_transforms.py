@@ -16,7 +16,8 @@ import torch
 from gradwire.kernels import twiddles
 from gradwire.kernels.cpu import transforms as cpu
 from gradwire.kernels.reference import transforms as reference
-from gradwire.lab.selftest.kernel_calls import STORES, signals, soiled
+from gradwire.lab.selftest.kernel_calls.spectra import signals
+from gradwire.lab.selftest.kernel_calls.values import STORES, soiled
 
 DOMAINS = ("fft", "dct")
 SIZES = [2**i for i in range(17)]
