@@ -18,6 +18,6 @@ def mean_floats(numel: int, dtype: torch.dtype) -> Iterator[Call]:
             for seed, row in enumerate(rows):
                 row.copy_(x(numel, dtype, seed))
             rows[-1, 300:301] = torch.inf
-            for out_dtype in {dtype, torch.float32}:
+            for out_dtype in dict.fromkeys((dtype, torch.float32)):
                 yield call(rows.clone(), soiled(numel, dtype=out_dtype), key=KEY, offset=1024)
         yield call(rows, soiled(numel, dtype=dtype), key=KEY)
