@@ -22,6 +22,8 @@ from gradwire.lab.selftest.plan import Plan
 from gradwire.lab.selftest.records import Begun, Checked, Failure, Trained
 from gradwire.lab.selftest.stages import stages
 from gradwire.lab.selftest.training import TrainingCheck, judge
+from gradwire.reduction.rehearsal import check_sizes
+from gradwire.transport.gpu import Here
 
 
 def run(*arguments):
@@ -106,6 +108,20 @@ def test_a_kernel_that_the_device_has_not_is_no_failure(in_here, monkeypatch):
     said = []
     KernelCheck(Plan("cpu", ("kernels/philox",)))(said.append)
     assert said[1] == Checked("kernels/philox", 0, missing="there is no `philox` for GPUs yet.")
+
+
+def test_a_codec_is_refused_in_certain_words_alone():
+    """A payload that a GPU has damaged is an error of the same type."""
+    device, codec = torch.device("cuda", 0), gw.parse("qsgd:wire=elias")
+    with pytest.raises(ValueError, match="differ in size") as refused:
+        check_sizes(codec, Here(device))
+    with pytest.raises(ValueError, match=r"\w") as damaged:
+        codec.decode(torch.zeros(3, dtype=torch.uint8), 100, gw.Key())
+    assert trouble.is_refusal(refused.value, codec, device)
+    assert trouble.is_refusal(NotImplementedError("no such kernel"), codec, device)
+    assert not trouble.is_refusal(damaged.value, codec, device)
+    assert not trouble.is_refusal(refused.value, gw.QSGD(bits=4), device)
+    assert not trouble.is_refusal(refused.value, codec, CPU)
 
 
 def test_a_worker_that_dies_is_a_failure_and_other_stages_go_on(monkeypatch):

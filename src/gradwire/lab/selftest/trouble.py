@@ -11,6 +11,8 @@ import torch
 
 from gradwire.codec import Codec
 from gradwire.lab.selftest.records import Checked, Failure, Say
+from gradwire.reduction.rehearsal import check_sizes
+from gradwire.transport.gpu import Here
 
 PATIENCE_S = 900.0
 """For one kernel, or one codec: a GPU kernel may take half a minute to compile."""
@@ -47,5 +49,15 @@ def is_refusal(error: Exception, codec: Codec, device: torch.device) -> bool:
     """
     if device.type == "cpu":
         return False
-    waits = isinstance(error, ValueError) and not codec.fixed_size
-    return waits or isinstance(error, NotImplementedError)
+    return isinstance(error, NotImplementedError) or str(error) == _refusal(codec, device)
+
+
+def _refusal(codec: Codec, device: torch.device) -> str | None:
+    """What is said of a codec whose payloads differ in size."""
+    try:
+        check_sizes(codec, Here(device))
+    except ValueError as refused:
+        return str(refused)
+    except NotImplementedError:  # which `is_refusal` has seen to
+        return None
+    return None
