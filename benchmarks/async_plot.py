@@ -10,7 +10,8 @@ import argparse
 import json
 from pathlib import Path
 
-from curve_plot import Curve, draw
+from curve_plot import Panel, draw
+from gradwire.lab.report.axes import axis
 
 
 def main() -> None:
@@ -21,14 +22,15 @@ def main() -> None:
     parser.add_argument("plot", metavar="SVG")
     options = parser.parse_args()
     results = json.loads(Path(options.results).read_text())
-    curves = [
-        Curve(each["algorithm"], place, [(s["seconds"], s["score"]) for s in each["scores"]])
-        for place, each in enumerate(results)
-    ]
+    curves = [[(s["seconds"], s["score"]) for s in each["scores"]] for each in results]
+    across = axis("", "", [x for curve in curves for x, _ in curve], from_zero=True)
+    down = axis("", "", [y for curve in curves for _, y in curve])
     title = (
         f"Test accuracy, one of {results[0]['workers']} workers {results[0]['slow']:g} times slower"
     )
-    Path(options.plot).write_text(draw(title, "seconds of training", "", curves))
+    panel = Panel("test accuracy against seconds of training", across, down, curves)
+    names = [each["algorithm"] for each in results]
+    Path(options.plot).write_text(draw(title, [panel], names))
 
 
 if __name__ == "__main__":

@@ -19,11 +19,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 import gradwire as gw
-from curve_plot import Curve, draw
+from curve_plot import Panel, draw
 from gradwire.algorithms import QSVRG
 from gradwire.algorithms.qsvrg.settings import paper_codec
 from gradwire.lab import workers
 from gradwire.lab.mnist import Logistic, load_mnist
+from gradwire.lab.report.axes import axis
 
 WORKERS, BATCH, LR = 4, 16, 4.0
 NAMES = {
@@ -57,13 +58,18 @@ def main() -> None:
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1))
     if options.plot:
-        curves = [
-            Curve(NAMES[name], place, [(0, start - best), *((r["epoch"], r["gap"]) for r in rows)])
-            for place, (name, rows) in enumerate(results.items())
-        ]
-        title = "Objective above its optimum"
-        epochs = f"epochs of {options.inner} inner steps"
-        Path(options.plot).write_text(draw(title, epochs, "", curves, is_log=True))
+        Path(options.plot).write_text(plot(results, start - best, options.inner))
+
+
+def plot(results: dict[str, list[dict]], start: float, inner: int) -> str:
+    curves = [
+        [(0, start), *((row["epoch"], row["gap"]) for row in rows)] for rows in results.values()
+    ]
+    across = axis("", "", [x for curve in curves for x, _ in curve], from_zero=True)
+    down = axis("", "", [y for curve in curves for _, y in curve], is_log=True)
+    title = f"above the optimum against epochs of {inner} steps"
+    panel = Panel(title, across, down, curves)
+    return draw("Objective above its optimum", [panel], list(NAMES.values()))
 
 
 def report(results: dict[str, list[dict]], best: float, inner: int) -> None:
