@@ -197,7 +197,9 @@ def quantize(numel, dtype):
         for x, norm in itertools.product(vectors(numel, dtype), ("max", "l2")):
             yield call(x, soiled(num_blocks(numel, block)), codes, norm=norm, **how)
         x, scales = finite(numel, dtype), scales_for(numel, block)
-        yield call(x, scales, codes, norm=None, shift=40_000, **how)
+        for levels in (levels, levels + 0.5):
+            how["levels"] = levels
+            yield call(x, scales, codes, norm=None, shift=40_000, **how)
 
 
 @float32_only
@@ -293,13 +295,15 @@ def exp_reduce(numel, dtype):
 
 SUMS = [(1, 1), (1, 3), (7, 2), (7, 4), (7, 18), (7, 19), (127, 2), (127, 64), (127, 200)]
 """(levels, terms): of up to 16 bits, some just below a byte and some just above."""
+HALVES = [(0.5, 1), (0.5, 3), (1.5, 2), (7.5, 17), (127.5, 257)]
+"""The same of grids without a zero."""
 WIDE = (127, 1 << 23)
 """The widest field, a word."""
 
 
 @every_float
 def quantize_fields(numel, dtype):
-    for (levels, terms), block in itertools.product(some([*SUMS, WIDE], dtype), BLOCKS):
+    for (levels, terms), block in itertools.product(some([*SUMS, WIDE, *HALVES], dtype), BLOCKS):
         width = field_width(levels, terms)
         how = {"levels": levels, "width": width, "block": block, "key": KEY, "offset": 1024}
         words = soiled(num_words(numel, width), dtype=torch.int32)
@@ -309,40 +313,41 @@ def quantize_fields(numel, dtype):
         yield call(x, scales, words, norm=None, shift=40_000, **how)
 
 
-def dithers(terms):
-    return None, Dither(KEY, 1024, terms, 777, 65_536 - terms)
+def dithers(levels, terms):
+    dither = Dither(KEY, 1024, terms, 777, 65_536 - terms)
+    return (dither,) if 2 * levels * terms % 2 else (None, dither)
 
 
 @float32_only
 def dequantize_fields(numel, dtype):
-    for (levels, terms), block in itertools.product([*SUMS, WIDE], BLOCKS):
+    for (levels, terms), block in itertools.product([*SUMS, WIDE, *HALVES], BLOCKS):
         how = {"levels": levels, "width": field_width(levels, terms), "block": block}
         scales, x = scales_for(numel, block), finite(numel)
         words = torch.empty(num_words(numel, how["width"]), dtype=torch.int32)
         cpu.quantize_fields(x, scales.clone(), words, norm="max", key=KEY, **how)
         words *= terms  # the sum of what so many workers send who have the same
-        for store, dither in itertools.product(STORES, dithers(terms)):
+        for store, dither in itertools.product(STORES, dithers(levels, terms)):
             yield call(scales, words, soiled(numel), terms=terms, dither=dither, **how, **store)
 
 
 @float32_only
 def add_packed(numel, dtype):
-    for levels, terms in SUMS:
+    for levels, terms in (*SUMS, *HALVES):
         width, total_width = field_width(levels, 1), field_width(levels, terms)
         nbytes = packed_nbytes(numel, width)
         codes = soiled(terms, nbytes + 24, dtype=torch.uint8)[:, 8 : 8 + nbytes]
         for seed, row in enumerate(codes):
-            row.copy_(codes_up_to(2 * levels, numel, width, seed))
+            row.copy_(codes_up_to(int(2 * levels), numel, width, seed))
         total = soiled(packed_nbytes(numel, total_width), dtype=torch.uint8)
         yield call(codes, total, numel=numel, width=width, total_width=total_width)
 
 
 @float32_only
 def dequantize_sum(numel, dtype):
-    for (levels, terms), block in itertools.product(SUMS, BLOCKS):
+    for (levels, terms), block in itertools.product([*SUMS, *HALVES], BLOCKS):
         width = field_width(levels, terms)
         how = {"levels": levels, "width": width, "block": block, "terms": terms}
-        for store, dither in itertools.product(STORES, dithers(terms)):
+        for store, dither in itertools.product(STORES, dithers(levels, terms)):
             scales, total = scales_for(numel, block), octets(numel, width)
             yield call(scales, total, soiled(numel), dither=dither, **how, **store)
 
@@ -738,6 +743,22 @@ def dequantize_rotated(numel, dtype):
             scales = [scales_for(numel, block, seed) for seed in range(1, count + 1)]
             how = {"bits": bits, "block": block, "key": KEY, "offset": block, **store}
             yield call(scales, codes, soiled(numel), **how)
+
+
+@every_float
+def rotate_blocks(numel, dtype):
+    for x in vectors(numel, dtype):
+        for _, block in some(ROTATIONS, dtype):
+            out = soiled(padded_numel(numel, block))
+            yield call(x, out, block=block, key=KEY, offset=3 * block)
+
+
+@float32_only
+def rotate_blocks_back(numel, dtype):
+    for (_, block), accumulate in itertools.product(ROTATIONS, (False, True)):
+        for y in vectors(padded_numel(numel, block)):
+            how = {"block": block, "key": KEY, "offset": block, "accumulate": accumulate}
+            yield call(y, soiled(numel), **how)
 
 
 # Thin factors of a matrix.
