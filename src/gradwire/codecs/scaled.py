@@ -1,4 +1,4 @@
-"""What the adders of Global-QSGD and THC have in common: codes are levels of scales that all share."""
+"""What adders of integers have in common: codes are levels of scales that all workers share."""
 
 from __future__ import annotations
 

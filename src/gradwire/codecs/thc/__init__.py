@@ -1,4 +1,4 @@
-r"""THC: workers rotate alike and round to one grid, so that integers are added and rotated back once.
+r"""THC: all workers rotate alike and round to one grid, and the sum of integers is rotated back.
 
 A block x_r of B values of worker r is rotated, y_r = R x_r, with the same R for all. Its values are
 then nearly those of a Gaussian of deviation |x_r| / sqrt(B), whatever x_r was, so one number says
@@ -12,13 +12,14 @@ where clip(y, m) keeps y within +-m, and u_r is the stratified dither of Global-
 The z_r are integers and a half, in b bits; their sum takes log2 n bits more, and is all that anyone
 decodes. t is a constant for b bits: a wider grid clips less and is coarser.
 
-What is clipped biases, so values are raised before: with s for where a Gaussian block is cut, in its
-own deviations, and P(s) = erf(s / sqrt(2)) for the share of its values within,
+What is clipped biases, so values are raised before. With s for where a Gaussian block is cut, in
+its own deviations, and P(s) = erf(s / sqrt(2)) for the share of its values within,
 
-    f_r = 1 / P(s),   f_r s = t max_q |x_q| / |x_r|,   so that <clip(f_r y_r, m), y_r> = |y_r|^2    (3)
+    f_r = 1 / P(s),   f_r s = t max_q |x_q| / |x_r|                                          (3)
 
-on average. Then what is clipped is an error at right angles to x_r, with no preferred direction over
-rotations, as in EDEN, and E x'_r = x_r. With its energy and that of the dither, over |x_r|^2,
+makes <clip(f_r y_r, m), y_r> = |y_r|^2 on average. What is clipped is then an error at right angles
+to x_r, with no preferred direction over rotations, as in EDEN, and E x'_r = x_r. With its energy
+and that of the dither, over |x_r|^2,
 
     E |x'_r - x_r|^2 / |x_r|^2 = E clip(f_r g, m_r)^2 - 1 + m_r^2 / (3 (2^b - 1)^2)          (4)
 

@@ -28,8 +28,8 @@ def field_width(levels: float, terms: int) -> int:
     width = int(2 * levels * terms).bit_length()
     if width > WORD:
         raise ValueError(
-            f"a sum of {terms} codes of {levels:g} levels takes {width} bits and a word has {WORD}; "
-            "use fewer levels, or the collective `two_shot`, which sums no codes."
+            f"a sum of {terms} codes of {levels:g} levels takes {width} bits and a word has "
+            f"{WORD}; use fewer levels, or the collective `two_shot`, which sums no codes."
         )
     return width
 

@@ -36,7 +36,7 @@ CEILING = 2.0**127
 """Larger values count as this, so that what is decoded to has room above it."""
 LARGEST = (2.0 - 2.0**-23) * 2.0**127
 SHORTER = 2.0**-6
-"""Vectors that stay rotated are so much as long as they were, so that all their values fit float32."""
+"""Vectors that stay rotated are so much as long as they were, to fit float32 whatever they are."""
 MARGIN = 2.0**-24
 """Values are so much smaller while they are rotated back, which keeps sums finite."""
 

@@ -91,8 +91,8 @@ def quantize_fields(
     if norm is not None:
         block_scales(x, scales, block=block, norm=norm)
     launch(
-        _quantize_fields, num_groups(x.numel()), x, scales, words, x.numel(), int(levels * (1 << 16)),
-        shift=shift, **stream(key, offset), WIDTH=width, **block_of(block),
+        _quantize_fields, num_groups(x.numel()), x, scales, words, x.numel(),
+        int(levels * (1 << 16)), shift=shift, **stream(key, offset), WIDTH=width, **block_of(block),
     )  # fmt: skip
 
 

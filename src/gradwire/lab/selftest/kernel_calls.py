@@ -197,8 +197,8 @@ def quantize(numel, dtype):
         for x, norm in itertools.product(vectors(numel, dtype), ("max", "l2")):
             yield call(x, soiled(num_blocks(numel, block)), codes, norm=norm, **how)
         x, scales = finite(numel, dtype), scales_for(numel, block)
-        for levels in (levels, levels + 0.5):
-            how["levels"] = levels
+        for half in (0, 0.5):
+            how["levels"] = levels + half
             yield call(x, scales, codes, norm=None, shift=40_000, **how)
 
 
