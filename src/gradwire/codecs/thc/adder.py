@@ -24,8 +24,8 @@ from gradwire.key import Hop, Key
 if TYPE_CHECKING:
     from gradwire.codecs.thc import THC
 
-_PIECES = {"cpu": 1 << 17, "cuda": 1 << 24}
-"""Values that are rotated at once: they stay in a core's cache, or fill a GPU."""
+_PIECES = {"cpu": 1 << 18, "cuda": 1 << 24}
+"""Values that are rotated at once: they stay in a processor's cache, or fill a GPU."""
 
 
 class TurnedAdder(ScaledAdder):
@@ -61,8 +61,8 @@ class TurnedAdder(ScaledAdder):
             own, scales = ends(self._codec, y, len(part)), self._scales_of(start, stop)
             if norm is not None:
                 scales.copy_(own)
-            raised = scales / gains(own, scales, self._codec.reach)  # eq. (3)
             into = codes[self._sums.code_nbytes(start) :]
+            raised = scales / gains(own, scales, self._codec.reach)  # eq. (3)
             self._on(raised).quantize(y, into, key, offset + start)
 
     def dequantize(
