@@ -101,7 +101,7 @@ REGISTRY: dict[str, Entry] = {
     "thc": Entry(
         THC,
         "a random rotation, and levels that all workers share and add (Li et al. 2024)",
-        ("thc", "thc:bits=1,block=512", "thc:bits=2", "thc:bits=8,block=4096"),
+        ("thc", "thc:bits=2,block=512", "thc:bits=3", "thc:bits=8,block=4096"),
     ),
     "fft": Entry(
         FFTSparse,
