@@ -27,6 +27,7 @@ DEFAULTS = {
     "ndqsg": {"levels": 15, "alpha": 1.0, "block": None, "wire": "zstd"},
     "eden": {"bits": 2, "block": 1024},
     "global-qsgd": {"block": 512, "wire": "packed", "dither": "linear"},
+    "thc": {"bits": 4, "block": 1024},
     "fft": {"bits": 4, "mantissa": 1, "block": 256, "wire": "packed"},
     "topk": {"bits": 2, "block": 4096},
 }
@@ -386,12 +387,15 @@ def read_eden(payload, numel, settings, stream):
         code = unpack(payload[start:stop], size, bits)
         level = np.array(CENTRES[bits], F32)[code & (1 << bits - 1) - 1]
         y = np.where(code >> bits - 1, -level, level) * (scale * F32(2.0**-24))
-        one, two = rotation_signs(stream, first, size)
-        x = butterflies(butterflies(y, 1) * two, 16) * one * F32(2.0**26 / size)
-        x = np.clip(x, np.finfo(F32).min, np.finfo(F32).max)
+        x = rotated_back(y, rotation_signs(stream, first, size, stream.counter[1] & 0xFF000000))
         values[first : first + size] = x[: numel - first] if np.isfinite(scale) else np.nan
         start = stop
     return values
+
+
+def rotated_back(y, signs):
+    x = butterflies(butterflies(y, 1) * signs[1], 16) * signs[0] * F32(2.0**26 / len(y))
+    return np.clip(x, np.finfo(F32).min, np.finfo(F32).max)
 
 
 def rotated_size(numel):
@@ -405,17 +409,41 @@ def butterflies(y, distance):
     return y
 
 
-def rotation_signs(stream, first, size):
-    """1 or -1 for each value of a block, for both stages."""
+def rotation_signs(stream, first, size, place):
+    """1 or -1 for each value of a block, for both stages; `place` is rank and hop."""
     own = Stream.__new__(Stream)
-    own.key, (tensor, place, step) = stream.key, stream.counter
-    own.counter = (tensor, place & 0xFF000000, step)
+    own.key, (tensor, _, step) = stream.key, stream.counter
+    own.counter = (tensor, place, step)
     base = first // 4096 * 64
     words = np.concatenate(own.philox(np.arange(base, base + 64, dtype=np.uint64)))
     tile = first % 4096 // 512
     words = words.reshape(8, 2, 1, 16)[tile : tile + size // 512].astype(np.int64)
     bits = words >> np.arange(32).reshape(32, 1) & 1
     return (1 - 2 * bits).astype(F32).swapaxes(0, 1).reshape(2, size)
+
+
+# thc
+
+
+def read_thc(payload, numel, settings, stream):
+    bits, block, values = settings["bits"], settings["block"], np.zeros(numel, F32)
+    firsts = range(0, numel, block)
+    sizes = [block if numel - p >= block else rotated_size(numel - p) for p in firsts]
+    require(len(payload) == 4 * len(sizes) + sum(sizes) * bits // 8)
+    scales = np.frombuffer(payload[: 4 * len(sizes)], "<f4").astype(F32)
+    stream.numel = sum(sizes)
+    random, start = stream.bits(), 4 * len(sizes)
+    for first, size, scale in zip(firsts, sizes, scales, strict=True):
+        stop = start + size * bits // 8
+        code = unpack(payload[start:stop], size, bits)
+        dither = -(1 + 2 * random[first : first + size]).astype(F32) * F32(2.0**-17)
+        unit = scale * F32(2 / (2**bits - 1)) if not scale <= LEAST else F32(0)
+        y = ((code - 2 ** (bits - 1) + 1).astype(F32) + dither) * unit
+        place = stream.counter[1] ^ 128 << 24
+        x = rotated_back(y * F32(2.0**-18), rotation_signs(stream, first, size, place))
+        values[first : first + size] = x[: numel - first] if np.isfinite(y).all() else np.nan
+        start = stop
+    return values
 
 
 # lossless
@@ -526,6 +554,7 @@ PAYLOADS = {
     "ndqsg": read_ndqsg,
     "eden": read_eden,
     "global-qsgd": read_global_qsgd,
+    "thc": read_thc,
     "fft": read_fft,
     "topk": read_topk,
 }

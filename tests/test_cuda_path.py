@@ -211,6 +211,7 @@ OVER_NCCL = [
     ("global-qsgd:norm=l2", {"collective": "all_reduce", "error_feedback": True}),
     ("global-qsgd:dither=subtractive", {"collective": "all_reduce"}),
     ("global-qsgd:dither=exponential", {}),
+    ("thc:bits=2", {"collective": "all_reduce"}),
     ("fp16", {"scaled": True}),
     ("bf16", {}),
     ("none", {}),
@@ -221,6 +222,7 @@ AMONG_MORE = [
     ("qsgd:bits=4", {}),
     ("dqsg:levels=1", {"collective": "relay", "error_feedback": True, "scaled": True}),
     ("global-qsgd:norm=l2", {"error_feedback": True}),
+    ("thc", {"error_feedback": True}),
     ("bf16", {}),
 ]
 """Where owners of shards do what two workers do for themselves."""

@@ -127,7 +127,7 @@ def test_two_values_of_a_block_are_both_unbiased(bits):
     assert missed < 0.02
 
 
-def one_stage(values, first, turn=rotated._turn):
+def one_stage(values, first, turn=rotated.turn):
     """The papers' rotation: one Hadamard matrix, and signs before it."""
     return values * math.sqrt(values.shape[1] / 16) if first == 16 else turn(values, first)
 
@@ -135,7 +135,7 @@ def one_stage(values, first, turn=rotated._turn):
 def test_one_stage_would_lose_the_smaller_of_two(monkeypatch):
     monkeypatch.setattr(kernels, "for_device", lambda device: reference)
     assert bias_of_two(gw.EDEN(bits=1), 2)[1] < 0.2
-    monkeypatch.setattr(rotated, "_turn", one_stage)
+    monkeypatch.setattr(rotated, "turn", one_stage)
     assert error(gw.EDEN(bits=1), gaussian(1 << 16)) == pytest.approx(0.571, abs=0.01)
     assert bias_of_two(gw.EDEN(bits=1), 2)[1] > 0.9
 

@@ -54,6 +54,7 @@ SPLIT = {
     "ndqsg": ["head", "scales", "codes"],
     "eden": ["scales", "codes"],
     "global-qsgd": ["scales", "codes"],
+    "thc": ["scales", "codes"],
     "global-qsgd:dither=exponential": ["scales", "codes"],
     "fft": ["head", "coefficients", "scales", "bitmap"],
     "fft:drop=0.9": ["head", "coefficients", "scales", "gaps"],

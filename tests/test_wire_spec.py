@@ -55,7 +55,7 @@ LARGEST = [
 ROTATED = [
     f"eden:bits={bits},block={block}"
     for bits, block in itertools.product((1, 2, 3, 4), (512, 1024, 4096))
-]
+] + [f"thc:bits={bits},block={block}" for bits, block in ((1, 512), (2, 1024), (5, 4096), (8, 512))]
 HUFFMAN = [f"dqsg:step={step}" for step in (4, 2, 1.3, 0.9, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)]
 SPECS = [
     "none",

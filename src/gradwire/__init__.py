@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gradwire.codecs.ndqsg import NDQSG as NDQSG
     from gradwire.codecs.powersgd import PowerSGD as PowerSGD
     from gradwire.codecs.qsgd import QSGD as QSGD
+    from gradwire.codecs.thc import THC as THC
     from gradwire.codecs.topk import TopK as TopK
     from gradwire.collectives import simulate as simulate
     from gradwire.key import Key as Key
@@ -58,6 +59,7 @@ _HOMES = {
     "NDQSG": "codecs.ndqsg",
     "PowerSGD": "codecs.powersgd",
     "QSGD": "codecs.qsgd",
+    "THC": "codecs.thc",
     "TopK": "codecs.topk",
     "simulate": "collectives",
     "Key": "key",

@@ -14,6 +14,7 @@ class Hop(IntEnum):
     MEAN = 1  # by the owner of a shard, for all
     TOTAL = 2  # where the owner of a shard adds codes
     WEIGHTS = 3  # by the owner of weights that are gathered
+    ROTATION = 128  # flips a bit of the others: the signs of a rotation, beside a dither
     START = 254  # nothing is encoded: where a power iteration begins
     PERMUTATION = 255  # nothing is encoded: it puts the workers in an order
 

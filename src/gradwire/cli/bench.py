@@ -48,6 +48,8 @@ CODECS = [
     "global-qsgd",
     "global-qsgd:dither=subtractive",
     "global-qsgd:dither=exponential",
+    "thc",
+    "thc:bits=2",
     "fft",
     "fft:domain=dct",
     "fft:domain=time",

@@ -20,6 +20,7 @@ from gradwire.codecs.powersgd import PowerSGD
 from gradwire.codecs.qsgd import QSGD
 from gradwire.codecs.settings import SpelledCodec
 from gradwire.codecs.spelling import read_settings
+from gradwire.codecs.thc import THC
 from gradwire.codecs.topk import TopK
 
 
@@ -96,6 +97,11 @@ REGISTRY: dict[str, Entry] = {
             "global-qsgd:bits=4,dither=exponential",
             "global-qsgd:bits=8,block=1024,dither=exponential",
         ),
+    ),
+    "thc": Entry(
+        THC,
+        "a random rotation, and levels that all workers share and add (Li et al. 2024)",
+        ("thc", "thc:bits=2,block=512", "thc:bits=3", "thc:bits=8,block=4096"),
     ),
     "fft": Entry(
         FFTSparse,

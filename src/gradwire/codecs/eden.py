@@ -48,10 +48,8 @@ from gradwire.codec import Seen
 from gradwire.codecs.coding import as_float
 from gradwire.codecs.settings import SpelledCodec, check_size, sizes_up_to
 from gradwire.kernels.formats.layout import num_blocks
-from gradwire.kernels.formats.rotation import LEVELS, padded_numel
+from gradwire.kernels.formats.rotation import LEVELS, check_block, padded_numel
 from gradwire.key import Key
-
-_LEAST_BLOCK, _MOST_BLOCK = 512, 4096
 
 
 @dataclass(frozen=True)
@@ -75,15 +73,10 @@ class EDEN(SpelledCodec):
     name = "eden"
 
     def __post_init__(self) -> None:
-        bits, block = self.bits, self.block
+        bits = self.bits
         if not isinstance(bits, int) or isinstance(bits, bool) or bits not in LEVELS:
             raise ValueError(f"`bits` must be an integer from 1 to 4, got {bits!r}.")
-        within = isinstance(block, int) and _LEAST_BLOCK <= block <= _MOST_BLOCK
-        if not within or block & (block - 1):
-            raise ValueError(
-                f"`block` must be a power of two from {_LEAST_BLOCK} to {_MOST_BLOCK}, got "
-                f"{block!r}."
-            )
+        check_block(self.block)
 
     @property
     def grain(self) -> int | None:

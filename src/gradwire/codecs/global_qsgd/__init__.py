@@ -55,9 +55,9 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.codec import NOTHING, NetworkAdder, SummableCodec
 from gradwire.codecs.global_qsgd.exponential import ExponentialAdder
-from gradwire.codecs.global_qsgd.scaled import ScaledAdder
-from gradwire.codecs.global_qsgd.uniform import FieldAdder, UniformAdder
+from gradwire.codecs.scaled import ScaledAdder
 from gradwire.codecs.settings import ResolvedCodec, check_size, sizes_up_to
+from gradwire.codecs.uniform import FieldAdder, Grid, UniformAdder
 from gradwire.kernels.exact import sqrt
 from gradwire.kernels.formats.layout import MIN_SCALE, check_block, grain_of, num_blocks
 from gradwire.key import Key
@@ -138,11 +138,16 @@ class GlobalQSGD(ResolvedCodec, SummableCodec):
     def network_adder(self, world: int, shared: Tensor = NOTHING) -> NetworkAdder | None:
         if self.dither == "exponential":
             return None
-        return FieldAdder(self, world, self._scales(shared))
+        return FieldAdder(self._grid, world, self._scales(shared))
 
     def _adder(self, world: int, scales: Tensor) -> ScaledAdder:
-        kind = ExponentialAdder if self.dither == "exponential" else UniformAdder
-        return kind(self, world, scales)
+        if self.dither == "exponential":
+            return ExponentialAdder(self, world, scales)
+        return UniformAdder(self._grid, world, scales)
+
+    @property
+    def _grid(self) -> Grid:
+        return Grid(self.num_levels, self.block, self.dither == "subtractive")
 
     def _scales(self, shared: Tensor) -> Tensor:
         """The common scales: the root of eq. (1), NaN where a value was not finite."""

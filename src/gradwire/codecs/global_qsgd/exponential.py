@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codecs.global_qsgd.scaled import ScaledAdder
+from gradwire.codecs.scaled import ScaledAdder
 from gradwire.codecs.settings import most_levels
 from gradwire.kernels.formats.layout import packed_nbytes
 from gradwire.key import Hop, Key
@@ -54,8 +54,8 @@ class ExponentialAdder(ScaledAdder):
     """Powers of two: two codes have a sum in the same kind of code, rounded at random."""
 
     def __init__(self, codec: GlobalQSGD, world: int, scales: Tensor) -> None:
-        super().__init__(codec, world, scales)
-        self._bits = codec.bits
+        super().__init__(world, scales)
+        self._bits, self._block = codec.bits, codec.block
         self._headroom = (world - 1).bit_length()  # doublings that a sum of codes may need
         if self._headroom + 1 > most_levels(self._bits):
             least = (self._headroom + 1).bit_length() + 1
@@ -90,7 +90,7 @@ class ExponentialAdder(ScaledAdder):
     ) -> None:
         kernels.for_device(x.device).exp_quantize(  # eq. (8)
             x, self.scales, codes, width=self._bits, headroom=self._headroom,
-            block=self.codec.block, norm=norm, key=key, offset=offset,
+            block=self._block, norm=norm, key=key, offset=offset,
         )  # fmt: skip
 
     def dequantize(
@@ -99,5 +99,5 @@ class ExponentialAdder(ScaledAdder):
     ) -> None:  # fmt: skip
         kernels.for_device(out.device).exp_dequantize(
             self.scales, codes, out, width=self._bits, headroom=self._headroom,
-            block=self.codec.block, weight=weight, accumulate=accumulate,
+            block=self._block, weight=weight, accumulate=accumulate,
         )  # fmt: skip

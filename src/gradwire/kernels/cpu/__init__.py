@@ -42,6 +42,7 @@ from gradwire.kernels.cpu.spectra import add_spectra, keep_spectra
 from gradwire.kernels.cpu.subspace import combine, project
 from gradwire.kernels.cpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.cpu.topk import largest_of_blocks
+from gradwire.kernels.cpu.turned import rotate_blocks, rotate_blocks_back
 
 if TYPE_CHECKING:
     from gradwire.kernels import Kernels, cpu
@@ -92,6 +93,8 @@ __all__ = [
     "quantize_fields",
     "quantize_nested",
     "quantize_rotated",
+    "rotate_blocks",
+    "rotate_blocks_back",
     "row_products",
     "settle_outer",
     "unpack_floats",

@@ -23,7 +23,7 @@ from gradwire.kernels.cpu.philox import add_shift, random_tile
 from gradwire.kernels.cpu.scales import scale_of_tiles, scales_in_tile
 from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.cpu.tiles import load_tile, round_block
-from gradwire.kernels.formats.fields import WORD, Dither, num_words
+from gradwire.kernels.formats.fields import WORD, Dither, num_words, zero_of
 from gradwire.kernels.formats.layout import MIN_SCALE, TILE
 from gradwire.key import Key
 
@@ -33,7 +33,7 @@ _ROOM = TILE + WORD
 
 
 @jit
-def _quantize_fields(x, scales, fields, levels, width, block, norm, key, counter, shift):  # type: ignore[no-untyped-def]
+def _quantize_fields(x, scales, fields, top, width, block, norm, key, counter, shift):  # type: ignore[no-untyped-def]
     room, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
     words = np.empty(TILE // 2, np.uint32)
     dither = words.view(np.uint16)
@@ -54,7 +54,7 @@ def _quantize_fields(x, scales, fields, levels, width, block, norm, key, counter
             add_shift(dither, shift)
         for a in range(0, size, span):
             b = min(a + span, size)
-            round_block(tile[a:b], dither[a:b], codes[a:b], scales[(at + a) // block], levels)
+            round_block(tile[a:b], dither[a:b], codes[a:b], scales[(at + a) // block], top)
         codes[size:] = 0
         first = at // TILE * stride
         _pack(codes, width, fields[first : first + -(-size // per_word)])
@@ -132,7 +132,7 @@ def quantize_fields(
     scales: Tensor,
     words: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     norm: str | None,
@@ -142,10 +142,11 @@ def quantize_fields(
 ) -> None:
     values, scale, fields = array(x), array(scales), array(words).view(np.uint32)
     size, own = block or max(x.numel(), TILE), key_words(key)
+    top = int(levels * (1 << 16))
 
     def run(start: int, stop: int) -> None:
         _quantize_fields(
-            values[start:stop], scale[start // size :], fields[num_words(start, width) :], levels,
+            values[start:stop], scale[start // size :], fields[num_words(start, width) :], top,
             width, size, NORMS[norm], own, (offset + start) // 8, shift,
         )  # fmt: skip
 
@@ -157,7 +158,7 @@ def dequantize_fields(
     words: Tensor,
     out: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     terms: int = 1,
@@ -167,12 +168,12 @@ def dequantize_fields(
 ) -> None:
     scale, fields, values = array(scales), array(words).view(np.uint32), array(out)
     size, ratio = block or max(out.numel(), TILE), np.float32(weight / levels)
-    zero = np.uint32(terms * levels)
+    zero, dither = zero_of(levels, terms, dither)
 
     def run(start: int, stop: int) -> None:
         _dequantize_fields(
             scale[start // size :], fields[num_words(start, width) :], values[start:stop], width,
-            zero, size, ratio, accumulate, dither_words(dither, start),
+            np.uint32(zero), size, ratio, accumulate, dither_words(dither, start),
         )  # fmt: skip
 
     over_threads(out.numel(), size, run)

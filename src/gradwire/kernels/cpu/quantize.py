@@ -23,7 +23,7 @@ from gradwire.key import Key
 
 
 @jit
-def _quantize(x, scales, packed, levels, width, block, norm, key, counter, shift):  # type: ignore[no-untyped-def]
+def _quantize(x, scales, packed, top, width, block, norm, key, counter, shift):  # type: ignore[no-untyped-def]
     room, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
     words = np.empty(TILE // 2, np.uint32)
     dither = words.view(np.uint16)
@@ -43,7 +43,7 @@ def _quantize(x, scales, packed, levels, width, block, norm, key, counter, shift
             add_shift(dither, shift)
         for a in range(0, size, span):
             b = min(a + span, size)
-            round_block(tile[a:b], dither[a:b], codes[a:b], scales[(at + a) // block], levels)
+            round_block(tile[a:b], dither[a:b], codes[a:b], scales[(at + a) // block], top)
         pack_tile(codes, size, width, packed[at // 8 * width :])
 
 
@@ -89,7 +89,7 @@ def quantize(
     scales: Tensor,
     codes: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     norm: str | None,
@@ -98,13 +98,13 @@ def quantize(
     shift: int = 0,
 ) -> None:
     values, scale, packed, words = array(x), array(scales), array(codes), key_words(key)
-    size = block or max(x.numel(), TILE)
+    size, top = block or max(x.numel(), TILE), int(levels * (1 << 16))
 
     def run(start: int, stop: int) -> None:
         part, part_scale = values[start:stop], scale[start // size :]
         part_packed, counter = packed[packed_nbytes(start, width) :], (offset + start) // 8
         _quantize(
-            part, part_scale, part_packed, levels, width, size, NORMS[norm], words, counter, shift
+            part, part_scale, part_packed, top, width, size, NORMS[norm], words, counter, shift
         )
 
     over_threads(x.numel(), size, run)

@@ -12,30 +12,24 @@ from gradwire.kernels.cpu.calls import array, key_words
 from gradwire.kernels.cpu.compiler import jit
 from gradwire.kernels.cpu.gaussian import dequantize_rows, quantize_rows
 from gradwire.kernels.cpu.intrinsics import as_float
-from gradwire.kernels.cpu.rotation import padded_size, room_for, rotate, rotate_back, signs_at
+from gradwire.kernels.cpu.rotation import (
+    INF_BITS,
+    padded_size,
+    room_for,
+    rotate,
+    rotate_back,
+    signs_at,
+    tame,
+)
 from gradwire.kernels.cpu.scales import max_bits
 from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.cpu.tiles import load_tile
 from gradwire.kernels.formats.layout import packed_nbytes
-from gradwire.kernels.formats.rotation import CEILING, LARGEST, LEVELS, MARGIN, thresholds
+from gradwire.kernels.formats.rotation import LARGEST, LEVELS, MARGIN, thresholds
 from gradwire.key import Key
 
-_INF_BITS = np.int32(0x7F800000)
 _NAN = np.float32(np.nan)
-_CEILING, _LARGEST = np.float32(CEILING), np.float32(LARGEST)
-
-
-@jit
-def _tame(values, top, room):  # type: ignore[no-untyped-def]
-    """Where the values are that can be rotated: clipped, or zeros if some are not finite."""
-    if top >= _INF_BITS:
-        room[:] = 0
-    elif as_float(top) > _CEILING:
-        for i in range(len(values)):
-            room[i] = min(max(values[i], -_CEILING), _CEILING)
-    else:
-        return values.ctypes.data
-    return room.ctypes.data
+_LARGEST = np.float32(LARGEST)
 
 
 @jit
@@ -45,7 +39,7 @@ def _quantize_block(values, packed, signs, bits, limits, room):  # type: ignore[
     exponent = min(max(top >> 23, 1), 253)
     state[:] = 0
     state[0] = as_float(np.int32((254 - exponent) << 23))
-    rotate(_tame(values, top, room.padded), signs, size, room)
+    rotate(tame(values, top, room.padded), signs, size, room)
     fold(state.ctypes.data)
     square = state[0]
     deviation = np.sqrt(square * np.float32(size / 16))
@@ -55,7 +49,7 @@ def _quantize_block(values, packed, signs, bits, limits, room):  # type: ignore[
     rows, sums = room.rows.ctypes.data, state.ctypes.data
     quantize_rows(rows, packed.ctypes.data, size, bits, bounds.ctypes.data, sums + ROW)
     fold(sums)
-    if top >= _INF_BITS:
+    if top >= INF_BITS:
         return _NAN
     if square == 0:
         return np.float32(0)

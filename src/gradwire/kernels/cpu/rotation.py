@@ -19,14 +19,17 @@ from gradwire.kernels.cpu.butterflies import (
     unmix_eight,
 )
 from gradwire.kernels.cpu.compiler import jit
+from gradwire.kernels.cpu.intrinsics import as_float
 from gradwire.kernels.cpu.philox import random_tile
 from gradwire.kernels.formats.layout import TILE
-from gradwire.kernels.formats.rotation import COUNTERS, LANES, MARGIN, SLOTS, STRETCH
+from gradwire.kernels.formats.rotation import CEILING, COUNTERS, LANES, MARGIN, SLOTS, STRETCH
 
 _WORDS = 2 * LANES
 _SIGNS, _STAGE = 4 * _WORDS, 4 * LANES
 """The signs of a tile, and those of its first stage, in bytes."""
 _ROWS = TILE // LANES
+_CEILING = np.float32(CEILING)
+INF_BITS = np.int32(0x7F800000)
 
 
 class Room(NamedTuple):
@@ -94,6 +97,19 @@ def _turn(rows, count):  # type: ignore[no-untyped-def]
             for a in range(rows, rows + stride, ROW):
                 turn_two(a, stride)
             done *= 2
+
+
+@jit
+def tame(values, top, room):  # type: ignore[no-untyped-def]
+    """Where the values are that can be rotated: clipped, or zeros if some are not finite."""
+    if top >= INF_BITS:
+        room[:] = 0
+    elif as_float(top) > _CEILING:
+        for i in range(len(values)):
+            room[i] = min(max(values[i], -_CEILING), _CEILING)
+    else:
+        return values.ctypes.data
+    return room.ctypes.data
 
 
 @jit

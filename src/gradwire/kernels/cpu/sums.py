@@ -12,7 +12,7 @@ from gradwire.kernels.cpu.intrinsics import add_code, high8, level, low8, wide_l
 from gradwire.kernels.cpu.pack import pack_tile, unpack_tile
 from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.cpu.tiles import store_codes
-from gradwire.kernels.formats.fields import Dither
+from gradwire.kernels.formats.fields import Dither, zero_of
 from gradwire.kernels.formats.layout import TILE, packed_nbytes
 
 
@@ -78,7 +78,7 @@ def dequantize_sum(
     total: Tensor,
     out: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     terms: int = 1,
@@ -88,12 +88,12 @@ def dequantize_sum(
 ) -> None:
     scale, packed, values = array(scales), array(total), array(out)
     size, ratio = block or max(out.numel(), TILE), np.float32(weight / levels)
-    zero = np.int32(terms * levels)
+    zero, dither = zero_of(levels, terms, dither)
 
     def run(start: int, stop: int) -> None:
         _dequantize_sum(
             scale[start // size :], packed[packed_nbytes(start, width) :], values[start:stop],
-            width, zero, size, ratio, accumulate, dither_words(dither, start),
+            width, np.int32(zero), size, ratio, accumulate, dither_words(dither, start),
         )  # fmt: skip
 
     over_threads(out.numel(), size, run)

@@ -87,12 +87,12 @@ def _load_tile_for(x, start, stop, room):  # type: ignore[no-untyped-def]
 
 
 @jit
-def round_block(values, dither, codes, scale, levels):  # type: ignore[no-untyped-def]
-    """The scaled value to 16 fraction bits, plus 16 random ones, floored."""
+def round_block(values, dither, codes, scale, bias):  # type: ignore[no-untyped-def]
+    """The scaled value to 16 fraction bits, plus 16 random ones, floored; `bias` is the most."""
     if np.isnan(scale):
         codes[:] = 0
         return
-    top, bias = np.float32(levels << 16), np.int32(levels << 16)
+    top, bias = np.float32(bias), np.int32(bias)
     factor = top / scale
     for i in range(len(values)):
         codes[i] = floor16(nearest(clip(values[i] * factor, top)), bias, dither[i])

@@ -19,17 +19,17 @@ from gradwire.key import Key
 WORD = 32
 
 
-def field_width(levels: int, terms: int) -> int:
+def field_width(levels: float, terms: int) -> int:
     """Bits that the sum of `terms` codes takes.
 
-    >>> field_width(7, 4)
-    6
+    >>> field_width(7, 4), field_width(1.5, 4)
+    (6, 4)
     """
-    width = (2 * levels * terms).bit_length()
+    width = int(2 * levels * terms).bit_length()
     if width > WORD:
         raise ValueError(
-            f"a sum of {terms} codes of {levels} levels takes {width} bits and a word has {WORD}; "
-            "use fewer levels, or the collective `two_shot`, which sums no codes."
+            f"a sum of {terms} codes of {levels:g} levels takes {width} bits and a word has "
+            f"{WORD}; use fewer levels, or the collective `two_shot`, which sums no codes."
         )
     return width
 
@@ -63,3 +63,16 @@ class Dither(NamedTuple):
     times: int
     shift: int
     centre: int
+
+
+def zero_of(levels: float, terms: int, dither: Dither | None) -> tuple[int, Dither | None]:
+    """What `terms` codes of nothing add up to, and the dither; of a half, the dither takes it off.
+
+    >>> zero_of(7, 3, None), zero_of(1.5, 4, None)
+    ((21, None), (6, None))
+    """
+    zero, half = divmod(int(2 * levels * terms), 2)
+    if half:
+        assert dither is not None, "a half has no place in an integer"
+        dither = dither._replace(centre=dither.centre - (1 << 16))
+    return zero, dither

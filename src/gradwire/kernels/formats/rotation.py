@@ -27,6 +27,7 @@ from itertools import pairwise
 
 from gradwire.kernels.formats.layout import TILE
 
+LEAST_BLOCK, MOST_BLOCK = 512, 4096
 LANES = 16
 SLOTS = 128
 STRETCH, COUNTERS = 4096, 64
@@ -34,6 +35,8 @@ STRETCH, COUNTERS = 4096, 64
 CEILING = 2.0**127
 """Larger values count as this, so that what is decoded to has room above it."""
 LARGEST = (2.0 - 2.0**-23) * 2.0**127
+SHORTER = 2.0**-6
+"""Vectors that stay rotated are so much as long as they were, to fit float32 whatever they are."""
 MARGIN = 2.0**-24
 """Values are so much smaller while they are rotated back, which keeps sums finite."""
 
@@ -48,6 +51,15 @@ LEVELS = {
 }  # fmt: skip
 """The positive levels that are best for N(0, 1), by bits. A code is the place of a level among
 them, and its highest bit the sign."""
+
+
+def check_block(block: int) -> None:
+    """Refuse what cannot be rotated."""
+    within = isinstance(block, int) and LEAST_BLOCK <= block <= MOST_BLOCK
+    if not within or block & (block - 1):
+        raise ValueError(
+            f"`block` must be a power of two from {LEAST_BLOCK} to {MOST_BLOCK}, got {block!r}."
+        )
 
 
 def thresholds(bits: int) -> list[float]:

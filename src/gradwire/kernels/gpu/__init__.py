@@ -37,6 +37,7 @@ from gradwire.kernels.gpu.spectra import add_spectra, keep_spectra
 from gradwire.kernels.gpu.subspace import combine, project
 from gradwire.kernels.gpu.sums import add_packed, dequantize_sum
 from gradwire.kernels.gpu.topk import largest_of_blocks
+from gradwire.kernels.gpu.turned import rotate_blocks, rotate_blocks_back
 from gradwire.kernels.protocol import Kernels
 
 __all__ = [
@@ -73,6 +74,8 @@ __all__ = [
     "quantize_fields",
     "quantize_nested",
     "quantize_rotated",
+    "rotate_blocks",
+    "rotate_blocks_back",
     "row_products",
     "settle_outer",
 ]

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gradwire.kernels.formats import layout
-from gradwire.kernels.formats.fields import Dither
+from gradwire.kernels.formats.fields import Dither, zero_of
 from gradwire.kernels.gpu.blocks import (
     all_given_scales,
     block_scales_at,
@@ -80,7 +80,7 @@ def quantize_fields(
     scales: Tensor,
     words: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     norm: str | None,
@@ -91,8 +91,8 @@ def quantize_fields(
     if norm is not None:
         block_scales(x, scales, block=block, norm=norm)
     launch(
-        _quantize_fields, num_groups(x.numel()), x, scales, words, x.numel(), levels << 16,
-        shift=shift, **stream(key, offset), WIDTH=width, **block_of(block),
+        _quantize_fields, num_groups(x.numel()), x, scales, words, x.numel(),
+        int(levels * (1 << 16)), shift=shift, **stream(key, offset), WIDTH=width, **block_of(block),
     )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def dequantize_fields(
     words: Tensor,
     out: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     terms: int = 1,
@@ -141,9 +141,10 @@ def dequantize_fields(
     accumulate: bool = False,
     dither: Dither | None = None,
 ) -> None:
+    zero, dither = zero_of(levels, terms, dither)
     launch(
         _dequantize_fields, num_groups(out.numel()), scales, words, out, out.numel(),
-        zero=terms * levels, ratio=single(weight / levels), **dither_words(dither),
+        zero=zero, ratio=single(weight / levels), **dither_words(dither),
         WIDTH=width, ADD=accumulate, **block_of(block),
     )  # fmt: skip
 

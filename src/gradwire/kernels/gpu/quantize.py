@@ -53,7 +53,7 @@ def quantize(
     scales: Tensor,
     codes: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     norm: str | None,
@@ -63,7 +63,7 @@ def quantize(
 ) -> None:
     tiles = tiles_to_measure(x, scales, block, norm)
     launch(
-        _quantize, num_groups(x.numel()), x, scales, codes, x.numel(), levels << 16,
+        _quantize, num_groups(x.numel()), x, scales, codes, x.numel(), int(levels * (1 << 16)),
         shift=shift, **stream(key, offset),
         WIDTH=width, TILES=tiles, L2=norm == "l2", **block_of(block),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from gradwire.kernels.gpu.pack import store_packed
 from gradwire.kernels.gpu.rotation import (
     eighths,
     from_eighths,
+    inverse,
     load_blocks,
     num_values,
     padded_rows,
@@ -36,15 +37,9 @@ from gradwire.kernels.gpu.tiles import (
 from gradwire.key import Key
 
 _NAN = tl.constexpr(float("nan"))
-_INF_BITS, _ONE_BITS = tl.constexpr(0x7F800000), tl.constexpr(127 << 23)
+_INF_BITS = tl.constexpr(0x7F800000)
 _CEILING, _LARGEST = tl.constexpr(rotation.CEILING), tl.constexpr(rotation.LARGEST)
 _BACK = tl.constexpr(4 / rotation.MARGIN)
-
-
-@jit
-def _inverse(power):
-    """1 / 2^k for float32."""
-    return (power.to(tl.int32, bitcast=True) * -1 + 2 * _ONE_BITS).to(tl.float32, bitcast=True)
 
 
 @jit
@@ -55,7 +50,7 @@ def _near_one(values):
     values = tl.minimum(tl.maximum(tl.where(finite, values, 0.0), -_CEILING), _CEILING)
     exponent = tl.minimum(tl.maximum(top >> 23, 1), 253)
     power = (exponent << 23).to(tl.float32, bitcast=True)
-    return values * _inverse(power), power, finite
+    return values * inverse(power), power, finite
 
 
 @jit
@@ -106,11 +101,11 @@ def quantize_rotated(
 ) -> None:
     launch(
         _quantize_rotated, num_groups(x.numel()), x, scales, codes, x.numel(),
-        **_tiles_of(key, offset), WIDTH=bits, BLOCK=block,
+        **stream_of_tiles(key, offset), WIDTH=bits, BLOCK=block,
     )  # fmt: skip
 
 
-def _tiles_of(key: Key, offset: int) -> dict[str, int]:
+def stream_of_tiles(key: Key, offset: int) -> dict[str, int]:
     """The random stream of a key, counted in tiles."""
     return stream(key, 8 * (offset // TILE.value))
 
@@ -125,7 +120,7 @@ def _dequantize_group(
         terms = values_of(scales, codes, peer, stride, rows_left, ratio, WIDTH, BLOCK, ALIGNED)
         total = sums_of(total, terms)
     y = rotate_back(from_eighths(total, BLOCK), left, counter, c1, c2, c3, k0, k1)
-    values = y * (_inverse(sizes_of(left, BLOCK)) * _BACK)
+    values = y * (inverse(sizes_of(left, BLOCK)) * _BACK)
     values = tl.minimum(tl.maximum(values, -_LARGEST), _LARGEST)
     if ADD:
         values += load_blocks(skip(out, GROUP), left, BLOCK)
@@ -167,6 +162,6 @@ def dequantize_rotated(
     aligned = all(packed.data_ptr() % 16 == 0 for packed in codes)
     launch(
         _dequantize_rotated, num_groups(out.numel()), addresses(scales), addresses(codes), out,
-        out.numel(), len(scales), single(weight * rotation.MARGIN), **_tiles_of(key, offset),
+        out.numel(), len(scales), single(weight * rotation.MARGIN), **stream_of_tiles(key, offset),
         WIDTH=bits, BLOCK=block, ADD=accumulate, ALIGNED=aligned,
     )  # fmt: skip

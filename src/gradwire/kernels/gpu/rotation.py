@@ -18,6 +18,7 @@ from gradwire.kernels.gpu.tiles import EIGHTH, GROUP, ROWS, TILE, rows
 
 _LANES, _SLOTS = tl.constexpr(rotation.LANES), tl.constexpr(rotation.SLOTS)
 _COUNTERS = tl.constexpr(rotation.COUNTERS)
+_ONE_BITS = tl.constexpr(127 << 23)
 
 
 @jit
@@ -120,6 +121,12 @@ def from_eighths(parts, BLOCK: tl.constexpr):
     even, odd = tl.join(pairs[0], pairs[2]), tl.join(pairs[1], pairs[3])
     together = tl.permute(tl.join(even, odd), (0, 2, 3, 4, 1))
     return tl.reshape(together, (GROUP // BLOCK, BLOCK))
+
+
+@jit
+def inverse(power):
+    """1 / 2^k for float32."""
+    return (power.to(tl.int32, bitcast=True) * -1 + 2 * _ONE_BITS).to(tl.float32, bitcast=True)
 
 
 @jit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.kernels.formats.fields import Dither
+from gradwire.kernels.formats.fields import Dither, zero_of
 from gradwire.kernels.gpu.compiler import jit, kernel, launch, single
 from gradwire.kernels.gpu.fields import dither_words, put_levels
 from gradwire.kernels.gpu.pack import load_packed, store_packed
@@ -67,7 +67,7 @@ def dequantize_sum(
     total: Tensor,
     out: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     terms: int = 1,
@@ -75,8 +75,9 @@ def dequantize_sum(
     accumulate: bool = False,
     dither: Dither | None = None,
 ) -> None:
+    zero, dither = zero_of(levels, terms, dither)
     launch(
         _dequantize_sum, num_groups(out.numel()), scales, total, out, out.numel(),
-        zero=terms * levels, ratio=single(weight / levels), **dither_words(dither),
+        zero=zero, ratio=single(weight / levels), **dither_words(dither),
         WIDTH=width, ADD=accumulate, **block_of(block),
     )  # fmt: skip

@@ -27,11 +27,12 @@ from gradwire.kernels.protocol.spectra import Spectra
 from gradwire.kernels.protocol.subspace import Subspace
 from gradwire.kernels.protocol.sums import Sums
 from gradwire.kernels.protocol.topk import TopK
+from gradwire.kernels.protocol.turned import Turned
 
 
 class Kernels(
     Philox, Scales, Quantize, Dithered, Nested, Exponential, Fields, Sums, Floats, Elias, Huffman,
-    Entropy, Sparse, Spectra, TopK, Levels, Subspace, LowRank, Rotated, Lossless, Protocol,
+    Entropy, Sparse, Spectra, TopK, Levels, Subspace, LowRank, Rotated, Turned, Lossless, Protocol,
 ):  # fmt: skip
     """Every kernel; a backend is a module with these functions.
 

@@ -19,7 +19,7 @@ class Fields(Protocol):
         scales: Tensor,
         words: Tensor,
         *,
-        levels: int,
+        levels: float,
         width: int,
         block: int | None,
         norm: str | None,
@@ -35,7 +35,7 @@ class Fields(Protocol):
         words: Tensor,
         out: Tensor,
         *,
-        levels: int,
+        levels: float,
         width: int,
         block: int | None,
         terms: int = 1,
@@ -46,5 +46,5 @@ class Fields(Protocol):
         """Write, or add, weight * scale / levels * (field - terms * levels) to `out` (float32).
 
         With a `dither`, the level moves by what the dither says. A block whose scale is `MIN_SCALE`
-        holds zeros, and they stay zeros.
+        holds zeros, and they stay zeros. Where terms * levels is not an integer there must be one.
         """

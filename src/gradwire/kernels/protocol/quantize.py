@@ -19,7 +19,7 @@ class Quantize(Protocol):
         scales: Tensor,
         codes: Tensor,
         *,
-        levels: int,
+        levels: float,
         width: int,
         block: int | None,
         norm: str | None,
@@ -31,7 +31,8 @@ class Quantize(Protocol):
 
         The code of a value is that integer plus `levels`, in [0, 2 * levels]. The fraction is kept
         to 16 bits, rounded to nearest, and met by 16 random bits: the bias is at most 2^-17 of a
-        step, and levels / 128 * 2^-16 more for the rounding of the product.
+        step, and levels / 128 * 2^-16 more for the rounding of the product. `levels` may be half of
+        an odd number: values are then rounded to integers and a half, and none is zero.
 
         `x` is float32, float16 or bfloat16. `norm` says which scales to compute first, as in
         `block_scales`; None takes them as given, NaN for a block that holds inf or NaN. Where the

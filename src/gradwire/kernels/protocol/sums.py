@@ -26,7 +26,7 @@ class Sums(Protocol):
         total: Tensor,
         out: Tensor,
         *,
-        levels: int,
+        levels: float,
         width: int,
         block: int | None,
         terms: int = 1,

@@ -30,6 +30,7 @@ from gradwire.kernels.reference.spectra import add_spectra, keep_spectra
 from gradwire.kernels.reference.subspace import combine, project
 from gradwire.kernels.reference.sums import add_packed, dequantize_sum
 from gradwire.kernels.reference.topk import largest_of_blocks
+from gradwire.kernels.reference.turned import rotate_blocks, rotate_blocks_back
 
 if TYPE_CHECKING:
     from gradwire.kernels import Kernels, reference
@@ -80,6 +81,8 @@ __all__ = [
     "quantize_fields",
     "quantize_nested",
     "quantize_rotated",
+    "rotate_blocks",
+    "rotate_blocks_back",
     "row_products",
     "settle_outer",
     "unpack_floats",

@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradwire.kernels.formats.fields import WORD, Dither, num_words, words_per_tile
+from gradwire.kernels.formats.fields import (
+    WORD,
+    Dither,
+    num_words,
+    words_per_tile,
+    zero_of,
+)
 from gradwire.kernels.formats.layout import MIN_SCALE
 from gradwire.kernels.reference import tiles
 from gradwire.kernels.reference.scales import block_scales
@@ -17,7 +23,7 @@ def quantize_fields(
     scales: Tensor,
     words: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     norm: str | None,
@@ -42,7 +48,7 @@ def dequantize_fields(
     words: Tensor,
     out: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     terms: int = 1,
@@ -50,11 +56,12 @@ def dequantize_fields(
     accumulate: bool = False,
     dither: Dither | None = None,
 ) -> None:
+    zero, dither = zero_of(levels, terms, dither)
     for start, stop, rows, size in tiles.tiles(out.numel()):
         at, count = num_words(start, width), rows * words_per_tile(size, width)
         field = _unpack(words[at : at + count].view(rows, -1), width)[:, :size]
         store_levels(
-            field - terms * levels, scales, out, start, stop, ratio=weight / levels, block=block,
+            field - zero, scales, out, start, stop, ratio=weight / levels, block=block,
             accumulate=accumulate, dither=dither,
         )  # fmt: skip
 

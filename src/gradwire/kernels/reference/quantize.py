@@ -19,7 +19,7 @@ def quantize(
     scales: Tensor,
     codes: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     norm: str | None,

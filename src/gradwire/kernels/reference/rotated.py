@@ -41,8 +41,7 @@ def quantize_rotated(
         finite = values.isfinite().all(1, keepdim=True)
         values, power = _near_one(torch.where(finite, values, 0.0).clamp(-CEILING, CEILING))
         square = _sum(values * values)
-        first, second = _signs(offset + start, rows, size, key)
-        y = _turn(_turn(values * first, LANES) * second, 1)
+        y = turned(values, offset + start, size, key)
         bounds = sqrt(square * (size / 16)) * torch.tensor(thresholds(bits))
         index = (y.abs()[..., None] > bounds[:, None]).to(torch.int64).sum(2)  # bits: integers
         product = _sum(y.abs() * torch.tensor(LEVELS[bits])[index])
@@ -76,13 +75,27 @@ def dequantize_rotated(
         for unit, packed in zip(own, codes, strict=True):
             octets = packed[b : b + packed_nbytes(rows * size, bits)].view(rows * size // TILE, -1)
             y = y + unit * _levels(unpack(octets, bits).view(rows, size), bits)
-        first, second = _signs(offset + start, rows, size, key)
-        values = _turn(_turn(y, 1) * second, LANES) * first
-        values = (values * (4 / size / MARGIN)).clamp(-LARGEST, LARGEST)
-        values = torch.where(finite, values, torch.nan).view(-1)[: stop - start]
-        out[start:stop] = (
-            torch.where(values.isnan(), values, out[start:stop] + values) if accumulate else values
-        )
+        values = turned_back(y, offset + start, size, key, 4 / size / MARGIN)
+        store(torch.where(finite, values, torch.nan), out[start:stop], accumulate)
+
+
+def turned(values: Tensor, position: int, size: int, key: Key) -> Tensor:
+    """Blocks of `size`, rotated, and size / 4 times as long."""
+    first, second = _signs(position, len(values), size, key)
+    return turn(turn(values * first, LANES) * second, 1)
+
+
+def turned_back(y: Tensor, position: int, size: int, key: Key, factor: float) -> Tensor:
+    """Blocks rotated back, size / 4 times as long, times `factor`."""
+    first, second = _signs(position, len(y), size, key)
+    values = turn(turn(y, 1) * second, LANES) * first
+    return (values * factor).clamp(-LARGEST, LARGEST)
+
+
+def store(values: Tensor, out: Tensor, accumulate: bool) -> None:
+    """Write blocks, or add them to what is there; NaN is one of many."""
+    values = values.view(-1)[: out.numel()]
+    out.copy_(torch.where(values.isnan(), values, out + values) if accumulate else values)
 
 
 def _near_one(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,7 +117,7 @@ def _signs(position: int, rows: int, size: int, key: Key) -> Tensor:
     return (1.0 - 2.0 * flags.float()).transpose(0, 1).reshape(2, rows, size)
 
 
-def _turn(values: Tensor, first: int) -> Tensor:
+def turn(values: Tensor, first: int) -> Tensor:
     """Sums and differences of pairs, at distances from `first` to half the block."""
     rows, size = values.shape
     distance = first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradwire.kernels.formats.fields import Dither
+from gradwire.kernels.formats.fields import Dither, zero_of
 from gradwire.kernels.formats.layout import packed_nbytes
 from gradwire.kernels.reference import tiles
 from gradwire.kernels.reference.fields import store_levels
@@ -24,7 +24,7 @@ def dequantize_sum(
     total: Tensor,
     out: Tensor,
     *,
-    levels: int,
+    levels: float,
     width: int,
     block: int | None,
     terms: int = 1,
@@ -32,9 +32,10 @@ def dequantize_sum(
     accumulate: bool = False,
     dither: Dither | None = None,
 ) -> None:
+    zero, dither = zero_of(levels, terms, dither)
     for start, stop, rows, size in tiles.tiles(out.numel()):
         packed = total[packed_nbytes(start, width) :][: packed_nbytes(rows * size, width)]
         store_levels(
-            unpack(packed.view(rows, -1), width) - terms * levels, scales, out, start, stop,
+            unpack(packed.view(rows, -1), width) - zero, scales, out, start, stop,
             ratio=weight / levels, block=block, accumulate=accumulate, dither=dither,
         )  # fmt: skip

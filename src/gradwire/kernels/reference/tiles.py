@@ -40,10 +40,10 @@ def half_words(counter: int, rows: int, size: int, key: Key) -> Tensor:
     return torch.stack((words & 0xFFFF, words >> 16), -1).view(rows, size)
 
 
-def stochastic_code(values: Tensor, scale: Tensor, dither: Tensor, levels: int) -> Tensor:
+def stochastic_code(values: Tensor, scale: Tensor, dither: Tensor, levels: float) -> Tensor:
     """The scaled value to 16 fraction bits, plus 16 random ones, floored; 0 if scale is NaN."""
     finite = scale.isfinite()
-    top = levels << 16
+    top = int(levels * (1 << 16))
     scaled = (values * (torch.full_like(scale, top) / scale)).clamp(-top, top)
     whole = torch.where(finite, scaled, 0.0).round().to(torch.int64)
     return torch.where(finite, (whole + top + dither) >> 16, 0)

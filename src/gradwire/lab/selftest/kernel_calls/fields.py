@@ -11,7 +11,7 @@ import torch
 from gradwire.kernels import cpu
 from gradwire.kernels.formats.fields import field_width, num_words
 from gradwire.kernels.formats.layout import num_blocks
-from gradwire.lab.selftest.kernel_calls.sums import SUMS, dithers
+from gradwire.lab.selftest.kernel_calls.sums import HALVES, SUMS, dithers
 from gradwire.lab.selftest.kernel_calls.table import Call, call, every_float, float32_only
 from gradwire.lab.selftest.kernel_calls.values import (
     BLOCKS,
@@ -30,7 +30,7 @@ WIDE = (127, 1 << 23)
 
 @every_float
 def quantize_fields(numel: int, dtype: torch.dtype) -> Iterator[Call]:
-    for (levels, terms), block in itertools.product(some([*SUMS, WIDE], dtype), BLOCKS):
+    for (levels, terms), block in itertools.product(some([*SUMS, WIDE, *HALVES], dtype), BLOCKS):
         width = field_width(levels, terms)
         how = {"levels": levels, "width": width, "block": block, "key": KEY, "offset": 1024}
         words = soiled(num_words(numel, width), dtype=torch.int32)
@@ -42,12 +42,12 @@ def quantize_fields(numel: int, dtype: torch.dtype) -> Iterator[Call]:
 
 @float32_only
 def dequantize_fields(numel: int, dtype: torch.dtype) -> Iterator[Call]:
-    for (levels, terms), block in itertools.product([*SUMS, WIDE], BLOCKS):
+    for (levels, terms), block in itertools.product([*SUMS, WIDE, *HALVES], BLOCKS):
         how: dict[str, Any] = {"levels": levels, "width": field_width(levels, terms)}
         how["block"] = block
         scales, x = scales_for(numel, block), finite(numel)
         words = torch.empty(num_words(numel, how["width"]), dtype=torch.int32)
         cpu.quantize_fields(x, scales.clone(), words, norm="max", key=KEY, **how)
         words *= terms  # the sum of what so many workers send who have the same
-        for store, dither in itertools.product(STORES, dithers(terms)):
+        for store, dither in itertools.product(STORES, dithers(levels, terms)):
             yield call(scales, words, soiled(numel), terms=terms, dither=dither, **how, **store)

@@ -32,7 +32,8 @@ def quantize(numel: int, dtype: torch.dtype) -> Iterator[Call]:
         for x, norm in itertools.product(vectors(numel, dtype), ("max", "l2")):
             yield call(x, soiled(num_blocks(numel, block)), codes, norm=norm, **how)
         x, scales = finite(numel, dtype), scales_for(numel, block)
-        yield call(x, scales, codes, norm=None, shift=40_000, **how)
+        for half in (0, 0.5):
+            yield call(x, scales, codes, norm=None, shift=40_000, **how | {"levels": levels + half})
 
 
 @float32_only

@@ -22,29 +22,33 @@ from gradwire.lab.selftest.kernel_calls.values import (
 
 SUMS = [(1, 1), (1, 3), (7, 2), (7, 4), (7, 18), (7, 19), (127, 2), (127, 64), (127, 200)]
 """(levels, terms): of up to 16 bits, some just below a byte and some just above."""
+HALVES = [(0.5, 1), (0.5, 3), (1.5, 2), (7.5, 17), (127.5, 257)]
+"""The same of grids without a zero."""
 
 
-def dithers(terms: int) -> tuple[None, Dither]:
-    return None, Dither(KEY, 1024, terms, 777, 65_536 - terms)
+def dithers(levels: float, terms: int) -> tuple[Dither | None, ...]:
+    """How sums are read; those of half steps always have a dither."""
+    dither = Dither(KEY, 1024, terms, 777, 65_536 - terms)
+    return (dither,) if 2 * levels * terms % 2 else (None, dither)
 
 
 @float32_only
 def add_packed(numel: int, dtype: torch.dtype) -> Iterator[Call]:
-    for levels, terms in SUMS:
+    for levels, terms in (*SUMS, *HALVES):
         width, total_width = field_width(levels, 1), field_width(levels, terms)
         nbytes = packed_nbytes(numel, width)
         codes = soiled(terms, nbytes + 24, dtype=torch.uint8)[:, 8 : 8 + nbytes]
         for seed, row in enumerate(codes):
-            row.copy_(codes_up_to(2 * levels, numel, width, seed))
+            row.copy_(codes_up_to(int(2 * levels), numel, width, seed))
         total = soiled(packed_nbytes(numel, total_width), dtype=torch.uint8)
         yield call(codes, total, numel=numel, width=width, total_width=total_width)
 
 
 @float32_only
 def dequantize_sum(numel: int, dtype: torch.dtype) -> Iterator[Call]:
-    for (levels, terms), block in itertools.product(SUMS, BLOCKS):
+    for (levels, terms), block in itertools.product([*SUMS, *HALVES], BLOCKS):
         width = field_width(levels, terms)
         how = {"levels": levels, "width": width, "block": block, "terms": terms}
-        for store, dither in itertools.product(STORES, dithers(terms)):
+        for store, dither in itertools.product(STORES, dithers(levels, terms)):
             scales, total = scales_for(numel, block), octets(numel, width)
             yield call(scales, total, soiled(numel), dither=dither, **how, **store)

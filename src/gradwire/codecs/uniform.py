@@ -1,4 +1,4 @@
-"""Global-QSGD with levels at equal distances: the linear and the subtractive dither.
+"""Integers that are added: levels at equal distances, with the linear or the subtractive dither.
 
 Equations are those of `global_qsgd/__init__.py`.
 """
@@ -6,22 +6,30 @@ Equations are those of `global_qsgd/__init__.py`.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
 from gradwire.codec import NetworkAdder
-from gradwire.codecs.global_qsgd.scaled import ScaledAdder
+from gradwire.codecs.scaled import ScaledAdder
 from gradwire.kernels.formats.fields import WORD, Dither, field_width, num_words
 from gradwire.kernels.formats.layout import MAX_WIDTH, packed_nbytes
 from gradwire.key import Hop, Key
 
-if TYPE_CHECKING:
-    from gradwire.codecs.global_qsgd import GlobalQSGD
-
 _PERMUTATION = Hop.PERMUTATION
+
+
+class Grid(NamedTuple):
+    """So many levels on each side of zero, up to the scale of a block.
+
+    Half of an odd number is a grid without a zero: 1.5 are the levels -1.5, -0.5, 0.5 and 1.5.
+    """
+
+    levels: float
+    block: int | None
+    subtractive: bool
 
 
 class UniformAdder(ScaledAdder):
@@ -29,14 +37,14 @@ class UniformAdder(ScaledAdder):
 
     _most_width = MAX_WIDTH
 
-    def __init__(self, codec: GlobalQSGD, world: int, scales: Tensor) -> None:
-        super().__init__(codec, world, scales)
-        self._levels = codec.num_levels
-        self._width = field_width(self._levels, 1)
-        self._total_width = field_width(self._levels, world)
+    def __init__(self, grid: Grid, world: int, scales: Tensor) -> None:
+        super().__init__(world, scales)
+        self._grid = grid
+        self._width = field_width(grid.levels, 1)
+        self._total_width = field_width(grid.levels, world)
         if self._total_width > self._most_width:
             raise ValueError(
-                f"a sum of {world} codes of {self._levels} levels takes {self._total_width} bits, "
+                f"a sum of {world} codes of {grid.levels:g} levels takes {self._total_width} bits, "
                 f'more than {self._most_width}; use fewer levels, or `collective="all_reduce"`.'
             )
 
@@ -69,11 +77,11 @@ class UniformAdder(ScaledAdder):
 
     def _rounding(self, key: Key, offset: int) -> dict[str, Any]:
         """How values are rounded: eq. (2)."""
-        subtractive = self.codec.dither == "subtractive"
+        subtractive = self._grid.subtractive
         return {
-            "levels": self._levels,
-            "block": self.codec.block,
-            "key": _common(key, self.world) if subtractive else key,
+            "levels": self._grid.levels,
+            "block": self._grid.block,
+            "key": common(key, self.world) if subtractive else key,
             "offset": offset,
             "shift": _shift(key, self.world) if subtractive else 0,
         }
@@ -81,11 +89,12 @@ class UniformAdder(ScaledAdder):
     def _meaning(self, key: Key, offset: int, *, total: bool) -> dict[str, Any]:
         """What the sum of all codes stands for, or one of them: eq. (6), with the sum of (7)."""
         dither, terms = None, self.world if total else 1
-        if self.codec.dither == "subtractive":
+        if self._grid.subtractive:
             shift = 0 if total else _shift(key, self.world)
-            dither = Dither(_common(key, self.world), offset, terms, shift, _centre(terms))
+            dither = Dither(common(key, self.world), offset, terms, shift, _centre(terms))
         return {
-            "levels": self._levels, "block": self.codec.block, "terms": terms, "dither": dither,
+            "levels": self._grid.levels, "block": self._grid.block, "terms": terms,
+            "dither": dither,
         }  # fmt: skip
 
 
@@ -116,8 +125,8 @@ class FieldAdder(NetworkAdder, UniformAdder):
         )  # fmt: skip
 
 
-def _common(key: Key, world: int) -> Key:
-    """The stream of u in eq. (7); a payload of its own has its own."""
+def common(key: Key, world: int) -> Key:
+    """The stream that all share, such as that of u in eq. (7); a payload of its own has its own."""
     return key.of(rank=0) if world > 1 else key
 
 

@@ -1,24 +1,20 @@
-"""What the adders of Global-QSGD have in common: codes are levels of scales that all share."""
+"""What adders of integers have in common: codes are levels of scales that all workers share."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from gradwire.codec import Adder
 from gradwire.key import Key
 
-if TYPE_CHECKING:
-    from gradwire.codecs.global_qsgd import GlobalQSGD
-
 
 class ScaledAdder(Adder):
     """Codes of `world` workers, by the `scales` of their blocks. A payload is a world of one."""
 
-    def __init__(self, codec: GlobalQSGD, world: int, scales: Tensor) -> None:
-        self.codec, self.world, self.scales = codec, world, scales
+    def __init__(self, world: int, scales: Tensor) -> None:
+        self.world, self.scales = world, scales
 
     @abstractmethod
     def quantize(
