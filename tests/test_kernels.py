@@ -31,6 +31,7 @@ NUMBA = {
     "chunk_tables",
     "chunk_writer",
     "compiler",
+    "debt",
     "digits",
     "exponents",
     "gaussian",

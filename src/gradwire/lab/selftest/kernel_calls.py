@@ -199,21 +199,16 @@ def quantize(numel, dtype):
             yield call(x, soiled(num_blocks(numel, block)), codes, norm=norm, **how)
         x, scales = finite(numel, dtype), scales_for(numel, block)
         yield call(x, scales, codes, norm=None, shift=40_000, **how)
-    for width, block in zip((2, 4, 5, 7, 8), BLOCKS, strict=True):
-        how = {"levels": 2 ** (width - 1) - 1, "width": width, "block": block, "key": KEY}
-        codes = soiled(packed_nbytes(numel, width), dtype=torch.uint8)
-        for x, norm in itertools.product(vectors(numel, dtype), ("max", "l2")):
-            scales, debts = soiled(num_blocks(numel, block)), debts_for(x)
-            for debt, dithered in itertools.product(debts, (False, True)):
-                yield call(x, scales, codes, debt, norm=norm, dithered=dithered, **how)
-        x, scales = finite(numel), scales_for(numel, block)
-        yield call(x, scales, codes, Debt(x), norm=None, **how)
+        for x, norm in zip(vectors(numel, dtype), ("max", "l2", "max"), strict=False):
+            debt, room = debt_for(x, width // 2), soiled(num_blocks(numel, block))
+            yield call(x, room, codes, debt, norm=norm, dithered=width % 2 == 0, **how)
+        yield call(x := finite(numel), scales, codes, Debt(x), norm=None, **how)
 
 
-def debts_for(x):
-    """Of which all is due, or a part, or nothing is owed yet."""
+def debt_for(x, which):
+    """One of which all is due, or a part, or before anything was owed."""
     residual, shares = finite(x.numel(), seed=2), torch.tensor([0.3, 0.7])
-    return [Debt(soiled(x.numel()), *rest) for rest in ((residual,), (residual, shares), ())]
+    return Debt(soiled(x.numel()), *[(residual,), (residual, shares), ()][which % 3])
 
 
 @float32_only
