@@ -10,6 +10,7 @@ from torch import Tensor
 from gradwire.kernels.cpu.calls import array
 from gradwire.kernels.cpu.compiler import jit
 from gradwire.kernels.cpu.intrinsics import exact_level, level
+from gradwire.kernels.cpu.octets import byte_pointer, float_pointer, half_pointer
 from gradwire.kernels.formats.debt import Debt
 
 _NOTHING = np.empty(0, np.float32)
@@ -48,27 +49,31 @@ def _shares(debt: Debt) -> tuple[Any, Any]:
 
 
 @jit
-def owe(values, codes, zero, unit, owing, at):  # type: ignore[no-untyped-def]
-    """What the codes of a block do not say of its values, which begin with value `at`."""
-    owed = owing[0][at : at + len(values)]
-    for i in range(len(values)):
-        owed[i] = values[i] + level(codes[i], zero) * unit
-    _add_rest(owed, owing, at)
+def owe(values, codes, count, zero, unit, owing, at):  # type: ignore[no-untyped-def]
+    """What the codes of a block do not say of its values, which begin with value `at`.
+
+    Values and codes are addresses, and so is the dither of the function below.
+    """
+    own, code = float_pointer(values), byte_pointer(codes)
+    owed = float_pointer(owing[0].ctypes.data + 4 * at)
+    for i in range(count):
+        owed[i] = own[i] + level(code[i], zero) * unit
+    _add_rest(count, owing, at)
 
 
 @jit
-def owe_dithered(values, codes, dither, zero, unit, owing, at):  # type: ignore[no-untyped-def]
+def owe_dithered(values, codes, dither, count, zero, unit, owing, at):  # type: ignore[no-untyped-def]
     """The same where the dither is subtracted."""
-    owed = owing[0][at : at + len(values)]
-    for i in range(len(values)):
-        owed[i] = values[i] + exact_level(codes[i], zero, dither[i]) * unit
-    _add_rest(owed, owing, at)
+    own, code, noise = float_pointer(values), byte_pointer(codes), half_pointer(dither)
+    owed = float_pointer(owing[0].ctypes.data + 4 * at)
+    for i in range(count):
+        owed[i] = own[i] + exact_level(code[i], zero, noise[i]) * unit
+    _add_rest(count, owing, at)
 
 
 @jit
-def _add_rest(owed, owing, at):  # type: ignore[no-untyped-def]
-    residual, rest = owing[1], owing[2]
+def _add_rest(count, owing, at):  # type: ignore[no-untyped-def]
+    owed, residual, rest = owing
     if len(residual) and not np.isnan(rest):
-        left = residual[at : at + len(owed)]
-        for i in range(len(owed)):
-            owed[i] += left[i] * rest
+        for i in range(at, at + count):
+            owed[i] += residual[i] * rest

@@ -59,15 +59,16 @@ def _quantize(  # type: ignore[no-untyped-def]
 def _owe(tile, stop, codes, dither, scales, at, span, block, levels, dithered, owing):  # type: ignore[no-untyped-def]
     """What the codes of the tile at `at` do not say of it."""
     for a in range(0, stop - at, span):
-        b = min(a + span, stop - at)
-        scale, values, code = scales[(at + a) // block], tile[a:b], codes[a:b]
+        scale, count = scales[(at + a) // block], min(span, stop - at - a)
+        values, code = tile.ctypes.data + 4 * a, codes.ctypes.data + a
         if dithered:
             step = np.float32(0) if scale <= _TINY else scale / np.float32(levels)
             unit = step * np.float32(-(2.0**-17))
-            owe_dithered(values, code, dither[a:b], np.uint8(levels), unit, owing, at + a)
+            noise = dither.ctypes.data + 2 * a
+            owe_dithered(values, code, noise, count, np.uint8(levels), unit, owing, at + a)
         else:
             unit = scale * np.float32(-1 / levels)
-            owe(values, code, np.int32(levels), unit, owing, at + a)
+            owe(values, code, count, np.int32(levels), unit, owing, at + a)
 
 
 @jit

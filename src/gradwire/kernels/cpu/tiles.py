@@ -19,6 +19,7 @@ from gradwire.kernels.cpu.intrinsics import (
     level,
     nearest,
 )
+from gradwire.kernels.cpu.octets import float_pointer
 from gradwire.kernels.formats.layout import TILE
 
 
@@ -78,7 +79,7 @@ def _load_tile_for(x, start, stop, room):  # type: ignore[no-untyped-def]
             values, residual, share = x
             widen(values, start, stop, room)
             if len(residual):
-                due = residual[start:stop]
+                due = float_pointer(residual.ctypes.data + 4 * start)
                 for i in range(stop - start):
                     room[i] += due[i] * share
             return room
