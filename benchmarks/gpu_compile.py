@@ -26,7 +26,7 @@ from gradwire.lab.selftest.kernel_calls import TABLE
 
 USUAL = {
     "WIDTH": 4, "SPAN": 512, "TILES": 1, "L2": False, "ADD": False, "PLANES": False,
-    "DITHER": False, "BITS": 2, "NARROW": 0, "ALIGNED": True, "BLOCK": 4096,
+    "DITHER": False, "DITHERED": False, "BITS": 2, "NARROW": 0, "ALIGNED": True, "BLOCK": 4096,
     "SIZE": 256, "SHIFT": 22, "DOMAIN": 1, "REST": False, "BACK": True, "FILL": False,
     "BASE": True, "CENTRE": True, "COLUMNS": 512, "RANKS": 4, "EXTRA": True,
 }  # fmt: skip

@@ -6,6 +6,7 @@ import importlib
 import torch
 import triton.language as tl
 
+from gradwire.kernels.gpu.blocks import spread
 from gradwire.kernels.gpu.compiler import jit
 from gradwire.kernels.gpu.tiles import GROUP, ROWS, TILE, lanes, nearest, rows, skip
 from gradwire.lab.selftest.kernel_calls import TABLE
@@ -126,6 +127,19 @@ def a_gap_too_many():
 
 
 @jit
+def all_is_due(residual, shares, which: tl.constexpr):
+    return residual
+
+
+@jit
+def adds_what_is_said(values, codes, scale, dithers, levels, ratio, DITHERED: tl.constexpr):
+    rest = ()
+    for s in tl.static_range(8):
+        rest += (values[s] - (codes[s] - levels).to(tl.float32) * spread(scale[s] * ratio),)
+    return rest
+
+
+@jit
 def _round(x, out, ROUND: tl.constexpr):
     at = tl.program_id(0) * 4096 + tl.arange(0, 4096)
     tl.store(out + at, ROUND(tl.load(x + at)))
@@ -170,6 +184,9 @@ MUTANTS = {
     "before the first": ("sparse", "_own_gaps", a_gap_too_many, "gap_decode", "OutsideError"),
     "a lane more": ("low_rank", "_LANES", tl.constexpr(32), "row_products", "other bits"),
     "two roundings": ("low_rank", "fused", rounds_twice, "column_products", "other bits"),
+    "shares": ("debt", "_parts", all_is_due, "quantize", "other bits"),
+    "sign": ("quantize", "_not_said", adds_what_is_said, "quantize", "other bits"),
+    "another debt": ("debt", "skip", skips_to_the_next_group, "quantize", "OutsideError"),
     "digits": ("pack", "place_of", lambda width, digit: 0, "dequantize", "other bits"),
 }
 """(module, what is replaced in it, by what, the kernel that is called, what is noticed)"""

@@ -15,6 +15,7 @@ import torch
 import gpu_mutants
 from gpu_interpreter import Watch, framed
 from gradwire.kernels import gpu, reference
+from gradwire.kernels.formats.debt import Debt
 from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
 from gradwire.lab.selftest import kernel_calls
 from gradwire.lab.selftest.kernel_calls.table import TABLE, call
@@ -126,9 +127,11 @@ def traffic():
     x, scales = finite(2 * GROUP), torch.empty(16)
     codes = torch.empty(packed_nbytes(x.numel(), 4), dtype=torch.uint8)
     reference.quantize(x, scales, codes, norm="max", key=KEY, **how)
+    debt = Debt(torch.empty_like(x), finite(2 * GROUP, seed=1), torch.tensor([0.3, 0.7]))
     peers = [scales.clone() for _ in range(3)], [codes.clone() for _ in range(3)]
     cases = {
         "quantize": call(x, scales, codes, norm="max", key=KEY, **how),
+        "owing": call(x, scales, codes, debt, norm="max", key=KEY, **how),
         "dequantize_mean": call(*peers, torch.empty_like(x), **how),
         "quantize_rotated": call(x, scales, codes, bits=4, block=512, key=KEY),
         "dequantize_rotated": call(*peers, torch.empty_like(x), bits=4, block=512, key=KEY),
@@ -138,7 +141,7 @@ def traffic():
         frames = []
         args = framed_args(case.args, frames)
         with Watch([frame.tensor for frame in frames]).entered() as watch:
-            getattr(gpu, name)(*args, **case.how)
+            getattr(gpu, "quantize" if name == "owing" else name)(*args, **case.how)
         found[name] = [[watch.read[x.data_ptr()], watch.written[x.data_ptr()], x.nbytes]
                        for x in tensors(args)]  # fmt: skip
     return found

@@ -10,6 +10,7 @@ from gradwire import kernels
 from gradwire.codecs import REGISTRY
 from gradwire.kernels import reference
 from gradwire.kernels.exact import is_finite
+from gradwire.kernels.formats.debt import Debt
 from gradwire.kernels.reference import tiles as reference_tiles
 from laws import (
     EXAMPLES,
@@ -116,6 +117,50 @@ def test_a_value_that_is_not_finite_spoils_its_block_and_no_more(codec, poison):
     spoilt = torch.arange(numel) // block == 1030 // block
     assert not y[spoilt].isfinite().any()
     assert y[~spoilt].isfinite().all()
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_owed_is_what_the_payload_does_not_say(codec, dtype, share):
+    """As if the sum was made first, and what is said of it taken off: to the last bit."""
+    if not codec.feeds_back:
+        pytest.skip("payloads of this codec need each other")
+    offset = 2 * (codec.grain or 0)
+    for numel in edge_sizes(codec):
+        x, residual = values(numel).to(dtype), values(numel, seed=9) / 3
+        rest = residual * share + x
+        payload, got = (torch.empty(codec.max_nbytes(numel), dtype=torch.uint8) for _ in range(2))
+        payload = payload[: codec.encode_into(rest, payload, KEY, offset)]
+        codec.subtract(payload, rest, KEY, offset)
+        if share < 1:
+            rest += residual * (1 - share)
+        before = x.clone(), residual.clone()
+        debt = debt_of(residual, share)
+        got = got[: codec.encode_owing_into(x, debt, got, KEY, offset)]
+        assert torch.equal(got, payload)
+        assert torch.equal(debt.owed.view(torch.int32), rest.view(torch.int32))
+        assert torch.equal(x, before[0])
+        assert torch.equal(residual, before[1])
+
+
+def debt_of(residual: torch.Tensor, share: float) -> Debt:
+    room = torch.full_like(residual, torch.nan)
+    return Debt(room, residual, None if share == 1 else torch.tensor([share, 1 - share]))
+
+
+@pytest.mark.parametrize("spec", SUMMABLE)
+@pytest.mark.parametrize("collective", ["code_reduce", "all_reduce"])
+def test_an_adder_subtracts_what_it_encodes(spec, collective):
+    codec, x = gw.parse(spec), values(3 * 512 + 5)
+    if collective == "all_reduce" and spec not in BY_NETWORK:
+        pytest.skip("this codec is not summed by the network")
+    adder = adder_of(codec, collective, 3, codec.statistics(x))
+    codes, got = (torch.empty(adder.code_nbytes(x.numel()), dtype=torch.uint8) for _ in range(2))
+    adder.encode(x, codes, KEY, 1024)
+    adder.subtract(codes, rest := x.clone(), KEY, 1024)
+    adder.encode_and_subtract(x, got, KEY, 1024)
+    assert torch.equal(got, codes)
+    assert torch.equal(x.view(torch.int32), rest.view(torch.int32))
 
 
 def test_a_vector_is_followed(codec):

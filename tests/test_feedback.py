@@ -22,6 +22,7 @@ from world import data
 
 KEY = gw.Key(seed=9, step=4)
 NUMELS = {3: 700, 0: 9000, 7: 2500}  # by the numbers of the parameters, in the order of a bucket
+SHARES = {3: 1.0, 0: 0.3, 7: 1.0}  # of what is owed of them
 CASES = [
     ("qsgd:bits=3", "all_gather"),
     ("dqsg", "all_gather"),
@@ -47,7 +48,10 @@ def debt(rank, number):
 
 
 def bucket(rank, codec, dtype=torch.float32):
-    return [Part(gradient(rank, n, dtype), n, codec, residual=debt(rank, n)) for n in NUMELS]
+    return [
+        Part(gradient(rank, n, dtype), n, codec, residual=debt(rank, n), share=SHARES[n])
+        for n in NUMELS
+    ]
 
 
 def reduce_all(rank, cases, dtype, chunks):
@@ -110,9 +114,12 @@ def test_means_and_residuals_are_those_of_the_codec_alone(worlds, size, dtype):
         nbytes = Counter()
         for (spec, collective), number in itertools.product(CASES, NUMELS):
             codec, key = gw.parse(spec), KEY.of(tensor=number)
-            sources = [debt(r, number) + gradient(r, number, dtype) for r in range(size)]
+            debts, share = [debt(r, number) for r in range(size)], SHARES[number]
+            sources = [share * owes + gradient(r, number, dtype) for r, owes in enumerate(debts)]
             mean = gw.simulate(codec, sources, key, collective).to(dtype)
             rests, sizes = owed(codec, collective, sources, key)
+            if share < 1:
+                rests = [rest + (1 - share) * x for rest, x in zip(rests, debts, strict=True)]
             for rank, (answer, rest) in enumerate(zip(answers, rests, strict=True)):
                 nbytes[rank, spec, collective] += sizes[rank]
                 got, residual = answer[spec, collective, number]

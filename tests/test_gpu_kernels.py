@@ -74,6 +74,15 @@ def test_memory_is_read_and_written_once(report, encode, average):
     assert mean == [0, 32768, 32768]
 
 
+def test_with_a_debt_memory_is_read_and_written_once_too(report):
+    """Gradient, scales, codes, what will be owed, what was owed, and how much of that is due."""
+    *vectors, shares = report["traffic"]["owing"]
+    assert vectors == [
+        [32768, 0, 32768], [0, 64, 64], [0, 4096, 4096], [0, 32768, 32768], [32768, 0, 32768],
+    ]  # fmt: skip
+    assert shares[1:] == [0, 8]
+
+
 def test_a_kernel_that_is_not_there_says_so():
     for name in set(NAMES) - set(gpu.__all__):
         with pytest.raises(NotImplementedError, match=rf"no kernel `{name}` for GPUs.*\.cpu\(\)"):
@@ -100,7 +109,7 @@ def test_every_kernel_is_in_the_file_of_its_operation():
         kernel, declared = getattr(gpu, name), getattr(kernels.Kernels, name)
         assert kernel.__module__.split(".")[-1] == declared.__module__.split(".")[-1], name
     helpers = {
-        "pack", "tiles", "blocks", "compiler", "bitmaps", "largest", "rotation", "gaussian",
+        "pack", "tiles", "blocks", "compiler", "bitmaps", "debt", "largest", "rotation", "gaussian",
     }  # fmt: skip
     assert folder - protocol == helpers | SPECTRA
     page = (HERE.parent / "docs" / "gpu.md").read_text()

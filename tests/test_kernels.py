@@ -33,6 +33,7 @@ NUMBA = {
     "chunk_tables",
     "chunk_writer",
     "compiler",
+    "debt",
     "digits",
     "exponents",
     "gaussian",

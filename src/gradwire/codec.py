@@ -7,7 +7,7 @@ A codec turns one flat vector of gradients into a *payload*, a run of bytes, and
 
 Its settings are the fields of a frozen dataclass. Its randomness is a `Key`: the same key gives
 the same bits on every machine. What it has learned is a state of its own (`adaptive.py`).
-Residuals, for error feedback, belong to `reduction/`; a codec never sees them.
+Residuals, for error feedback, belong to `reduction/`; a codec may be handed one as a `Debt`.
 
 "May I sum this?" is a type: a `SummableCodec` gives an `Adder`, which adds what workers send
 without decoding it, and only what a `NetworkAdder` writes may be added by the network itself.
@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from gradwire.kernels.formats.debt import Debt
 from gradwire.key import Key
 
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -60,6 +61,18 @@ class Codec(ABC):
     @abstractmethod
     def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
         """Write the payload of `x`, which is `offset` values into the vector; its size in bytes."""
+
+    def encode_owing_into(
+        self, x: Tensor, debt: Debt, out: Tensor, key: Key, offset: int = 0
+    ) -> int:
+        """Write the payload of `x` and what is due, and what is owed then; its size in bytes.
+
+        Codecs with a kernel for it go over memory once. The bits are those of what is here.
+        """
+        size = self.encode_into(debt.source(x), out, key, offset)
+        self.subtract(out[:size], debt.owed, key, offset)
+        debt.leave()
+        return size
 
     @abstractmethod
     def decode_into(
@@ -156,6 +169,11 @@ class Adder(ABC):
     @abstractmethod
     def encode(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> None:
         """Write this worker's codes."""
+
+    def encode_and_subtract(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> None:
+        """Write this worker's codes, and take what they say off `x`."""
+        self.encode(x, out, key, offset)
+        self.subtract(out, x, key, offset)
 
     @abstractmethod
     def add(self, codes: Tensor, total: Tensor, numel: int, key: Key, offset: int = 0) -> None:

@@ -52,6 +52,7 @@ from gradwire.codecs import rate
 from gradwire.codecs.coding import DAMAGED, Coding, check_wire
 from gradwire.codecs.settings import SpelledCodec
 from gradwire.kernels.exact import divide
+from gradwire.kernels.formats.debt import Debt
 from gradwire.kernels.formats.layout import MIN_SCALE, MOST, TILE, check_block
 from gradwire.key import Key
 
@@ -152,13 +153,26 @@ class DQSG(SpelledCodec):
         return self._coding.max_nbytes(numel)
 
     def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
-        if (levels := self.levels) is None:
+        if self.levels is None:
             return self._encode_steps(x, out, key, offset)
+        return self._encode_levels(x, None, out, key, offset)
+
+    def encode_owing_into(
+        self, x: Tensor, debt: Debt, out: Tensor, key: Key, offset: int = 0
+    ) -> int:
+        if self.levels is None:
+            return super().encode_owing_into(x, debt, out, key, offset)
+        return self._encode_levels(x, debt, out, key, offset)
+
+    def _encode_levels(
+        self, x: Tensor, debt: Debt | None, out: Tensor, key: Key, offset: int
+    ) -> int:
+        levels = self._coding.levels
 
         def quantize(scales: Tensor, codes: Tensor, width: int) -> None:  # eq. (1)
             kernels.for_device(x.device).quantize(
-                x, scales, codes, levels=levels, width=width, block=self.block,
-                norm="max", key=key, offset=offset,
+                x, scales, codes, debt, levels=levels, width=width, block=self.block,
+                norm="max", key=key, offset=offset, dithered=True,
             )  # fmt: skip
 
         return self._coding.encode(x.numel(), out, quantize)

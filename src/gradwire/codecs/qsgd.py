@@ -44,6 +44,7 @@ from gradwire import kernels
 from gradwire.codec import Seen
 from gradwire.codecs.coding import Coding, check_wire
 from gradwire.codecs.settings import ResolvedCodec
+from gradwire.kernels.formats.debt import Debt
 from gradwire.kernels.formats.layout import check_block, grain_of
 from gradwire.key import Key
 
@@ -94,10 +95,18 @@ class QSGD(ResolvedCodec):
         return self._coding.max_nbytes(numel)
 
     def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
+        return self._encode(x, None, out, key, offset)
+
+    def encode_owing_into(
+        self, x: Tensor, debt: Debt, out: Tensor, key: Key, offset: int = 0
+    ) -> int:
+        return self._encode(x, debt, out, key, offset)
+
+    def _encode(self, x: Tensor, debt: Debt | None, out: Tensor, key: Key, offset: int) -> int:
 
         def quantize(scales: Tensor, codes: Tensor, width: int) -> None:  # eq. (1)
             kernels.for_device(x.device).quantize(
-                x, scales, codes, levels=self.num_levels, width=width, block=self.block,
+                x, scales, codes, debt, levels=self.num_levels, width=width, block=self.block,
                 norm=self.norm, key=key, offset=offset,
             )  # fmt: skip
 

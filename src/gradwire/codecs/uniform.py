@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.codec import NetworkAdder
+from gradwire.codec import Adder, NetworkAdder
 from gradwire.codecs.scaled import ScaledAdder
+from gradwire.kernels.formats.debt import Debt
 from gradwire.kernels.formats.fields import WORD, Dither, field_width, num_words
 from gradwire.kernels.formats.layout import MAX_WIDTH, packed_nbytes
 from gradwire.key import Hop, Key
@@ -66,6 +67,15 @@ class UniformAdder(ScaledAdder):
             x, self.scales, codes, width=self._width, norm=norm, **self._rounding(key, offset)
         )
 
+    def encode_and_subtract(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> None:
+        if self._grid.subtractive:
+            super().encode_and_subtract(x, out, key, offset)
+            return
+        kernels.for_device(x.device).quantize(
+            x, self.scales, out, Debt(x), width=self._width, norm=None,
+            **self._rounding(key, offset),
+        )  # fmt: skip
+
     def dequantize(
         self, codes: Tensor, out: Tensor, key: Key, offset: int, *,
         total: bool, weight: float, accumulate: bool = False,
@@ -103,6 +113,7 @@ class FieldAdder(NetworkAdder, UniformAdder):
 
     dtype = torch.int32
     _most_width = WORD
+    encode_and_subtract = Adder.encode_and_subtract
 
     def code_nbytes(self, numel: int) -> int:
         return 4 * num_words(numel, self._total_width)

@@ -10,7 +10,7 @@ from torch import Tensor
 from gradwire.codec import Codec
 from gradwire.collectives import framing
 from gradwire.collectives.collective import Collective, Sighting
-from gradwire.collectives.feedback import settle, sources
+from gradwire.collectives.feedback import vectors_of
 from gradwire.collectives.parts import Slice
 from gradwire.key import Key
 from gradwire.transport.link import Link
@@ -28,15 +28,14 @@ class AllGather(Collective):
         return codec.max_nbytes(numel)
 
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
-        inputs, own_key = sources(link, pieces), key.of(rank=link.rank)
-        message, sizes = framing.encode_all(link, pieces, inputs, own_key)
+        vectors, own_key = vectors_of(link, pieces), key.of(rank=link.rank)
+        message, sizes = framing.encode_all(link, pieces, [v.encode for v in vectors], own_key)
         rows = framing.gather(link, message, framing.announce(link, pieces, sizes))
-        sent = framing.sent(pieces, framing.payloads_of(message, sizes), own_key)
         received = framing.received(pieces, rows, key)
         with link.account.timed("decode"):
             return [
-                (own.piece, settle(link, own.piece, source, theirs.decode, own.subtract))
-                for own, source, theirs in zip(sent, inputs, received, strict=True)
+                (vector.piece, vector.settle(link, theirs.decode))
+                for vector, theirs in zip(vectors, received, strict=True)
             ]
 
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:

@@ -9,9 +9,17 @@ from torch import Tensor
 
 from gradwire.codec import NOTHING, Codec, NetworkAdder, SummableCodec
 from gradwire.collectives.collective import Collective, Sighting
-from gradwire.collectives.feedback import sources
+from gradwire.collectives.feedback import vectors_of
 from gradwire.collectives.parts import Slice
-from gradwire.collectives.sums import Sum, agree, combined, settle_all, simulate_sum, summable
+from gradwire.collectives.sums import (
+    Sum,
+    agree,
+    combined,
+    settle_all,
+    simulate_sum,
+    sources,
+    summable,
+)
 from gradwire.key import Key
 from gradwire.transport.link import Link
 
@@ -33,28 +41,25 @@ class AllReduce(Collective):
         return _adder(codec, world).code_nbytes(numel)
 
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
-        inputs = sources(link, pieces)
-        shared = agree(link, pieces, inputs)
+        vectors = vectors_of(link, pieces)
+        inputs = sources(link, vectors)
+        shared = agree(link, vectors, inputs)
         adders = [_adder(p.codec, link.size, s) for p, s in zip(pieces, shared, strict=True)]
         sizes = [a.code_nbytes(p.numel) for a, p in zip(adders, pieces, strict=True)]
         message = link.room("send", sum(sizes))
-        is_kept = any(piece.is_followed for piece in pieces)  # the total takes the place of codes
-        own = link.room("own", sum(sizes)) if is_kept else message
         sums = [
-            Sum(piece, adder, key.of(tensor=piece.part.tensor, rank=link.rank), total, code)
-            for piece, adder, total, code in zip(
-                pieces, adders, torch.split(message, sizes), torch.split(own, sizes), strict=True
+            Sum(each, adder, key.of(tensor=piece.part.tensor, rank=link.rank), codes, codes)
+            for each, piece, adder, codes in zip(
+                vectors, pieces, adders, torch.split(message, sizes), strict=True
             )
-        ]
+        ]  # the total takes the place of codes
         with link.account.timed("encode"):
             for each, source in zip(sums, inputs, strict=True):
                 each.encode(source)
-            if is_kept:
-                message.copy_(own)
         link.account.message(sum(piece.numel for piece in pieces), sum(sizes))
         with link.in_turn():
             link.all_reduce(message.view(adders[0].dtype))
-        settle_all(link, sums, inputs)
+        settle_all(link, sums)
         return []
 
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:

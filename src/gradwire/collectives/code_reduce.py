@@ -15,9 +15,17 @@ from torch import Tensor
 
 from gradwire.codec import Codec, SummableCodec
 from gradwire.collectives.collective import Collective, Sighting
-from gradwire.collectives.feedback import sources
+from gradwire.collectives.feedback import Own, vectors_of
 from gradwire.collectives.parts import Slice, cut
-from gradwire.collectives.sums import Sum, agree, combined, settle_all, simulate_sum, summable
+from gradwire.collectives.sums import (
+    Sum,
+    agree,
+    combined,
+    settle_all,
+    simulate_sum,
+    sources,
+    summable,
+)
 from gradwire.key import Key
 from gradwire.transport.link import Link
 
@@ -39,10 +47,10 @@ class CodeReduce(Collective):
         return summable(codec).adder(world).code_nbytes(numel)
 
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
-        inputs = sources(link, pieces)
-        sums = sum_codes(link, pieces, inputs, key)
+        vectors = vectors_of(link, pieces)
+        sums = sum_codes(link, vectors, sources(link, vectors), key)
         link.account.message(sum(piece.numel for piece in pieces), 0)
-        settle_all(link, sums, inputs)
+        settle_all(link, sums)
         return []
 
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:
@@ -50,25 +58,25 @@ class CodeReduce(Collective):
         return simulate_sum(summable(codec).adder(len(vectors), shared), vectors, key)
 
 
-def sum_codes(link: Link, pieces: Sequence[Slice], inputs: Sequence[Tensor], key: Key) -> list[Sum]:
-    """The total of the codes of `inputs`, which belong to `pieces`, and this worker's own.
+def sum_codes(link: Link, vectors: Sequence[Own], inputs: Sequence[Tensor], key: Key) -> list[Sum]:
+    """The total of the codes of `inputs`, which belong to `vectors`, and this worker's own.
 
     They lie in scratch memory of `link`. The bytes are entered in its account, the values are not.
     Two workers send each other all codes, and both add them up: one message, and no total on the
     wire.
     """
-    shared = agree(link, pieces, inputs)
+    shared, pieces = agree(link, vectors, inputs), [each.piece for each in vectors]
     sizes, total_sizes = _sizes(link, pieces)
     message, total = link.room("send", sum(sizes)), link.room("total", sum(total_sizes))
     rows = zip(
-        pieces, shared, torch.split(total, total_sizes), torch.split(message, sizes), strict=True
+        vectors, shared, torch.split(total, total_sizes), torch.split(message, sizes), strict=True
     )
     sums = [
         Sum(
-            piece, summable(piece.codec).adder(link.size, agreed),
-            key.of(tensor=piece.part.tensor, rank=link.rank), of_all, own,
+            vector, summable(vector.piece.codec).adder(link.size, agreed),
+            key.of(tensor=vector.piece.part.tensor, rank=link.rank), of_all, own,
         )
-        for piece, agreed, of_all, own in rows
+        for vector, agreed, of_all, own in rows
     ]  # fmt: skip
     with link.account.timed("encode"):
         for each, source in zip(sums, inputs, strict=True):

@@ -1,12 +1,15 @@
 """Error feedback around one exchange.
 
-A worker encodes its gradient plus what it owes of it. When the mean has come, what its own message
-did not say is owed anew.
+A worker encodes its gradient plus what it owes of it, and what its message does not say of that is
+written to scratch memory in the same pass where the codec can. When the mean has come, and is
+finite, that is owed from then on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -14,53 +17,84 @@ from torch import Tensor
 
 from gradwire.collectives.parts import Slice
 from gradwire.kernels.exact import is_finite
+from gradwire.kernels.formats.debt import Debt
+from gradwire.key import Key
 from gradwire.transport.link import Link
 
 T = TypeVar("T")
 
 
-def sources(link: Link, pieces: Sequence[Slice]) -> list[Tensor]:
-    """What is to be encoded: each gradient, with the share of its residual that is due.
+@dataclass(frozen=True)
+class Own:
+    """This worker's vector of a piece: its gradient, and with error feedback a debt."""
 
-    They stay as they are until `settle`, in the gradients or in scratch memory of `link`.
-    """
-    fed = [piece.numel for piece in pieces if piece.residual is not None]
-    sums = iter(torch.split(link.floats("source", sum(fed)), fed))
-    found = []
-    with link.account.timed("encode"):
-        for piece in pieces:
-            if piece.residual is None:
-                found.append(piece.values if piece.part.watch is None else piece.values.clone())
-            elif not isinstance(piece.part.share, Tensor) and piece.part.share == 1:
-                found.append(torch.add(piece.residual, piece.values, out=next(sums)))
-            else:
-                due = torch.mul(piece.residual, piece.part.share, out=next(sums))
-                found.append(due.add_(piece.values))
-    return found
+    piece: Slice
+    debt: Debt | None = None
+
+    def source(self) -> Tensor:
+        """What is to be encoded, in the memory of the debt if there is one."""
+        values = self.piece.values
+        return values if self.debt is None else self.debt.source(values)
+
+    def encode(self, out: Tensor, key: Key) -> int:
+        """Write its payload, and what is owed then; the size in bytes."""
+        piece, codec = self.piece, self.piece.codec
+        told = self.watched(self.source()) if piece.part.watch is not None else None
+        if self.debt is None:
+            size = codec.encode_into(piece.values, out, key, piece.start)
+        else:
+            size = codec.encode_owing_into(piece.values, self.debt, out, key, piece.start)
+        tell(piece, told, partial(codec.subtract, out[:size], key=key, offset=piece.start))
+        return size
+
+    def watched(self, source: Tensor) -> Tensor | None:
+        """A copy of what is to be encoded, if anybody watches."""
+        return None if self.piece.part.watch is None else source.clone()
+
+    def settle(self, link: Link, decode: Callable[[Tensor], T]) -> T:
+        """Store the mean that `decode` writes, and owe what is new; what `decode` returns.
+
+        Where the mean is not finite the residual stays as it was. Every rank sees the same mean, so
+        all decide alike, on a GPU without telling the host.
+        """
+        values = self.piece.values
+        direct = values.dtype == torch.float32
+        result = values if direct else link.floats("target", self.piece.numel)
+        decoded = decode(result)
+        if not direct:
+            values.copy_(result)  # float16 may not hold it
+        if self.piece.residual is not None:
+            self.owe(all_finite(values))
+        return decoded
+
+    def owe(self, is_new: bool | Tensor) -> None:
+        """What was not said, and what was not due, is the residual from now on, if it `is_new`."""
+        if self.debt is None or self.debt.residual is None:
+            return
+        owed, residual = self.debt.owed, self.debt.residual
+        if isinstance(is_new, Tensor):
+            torch.where(is_new, owed, residual, out=residual)
+        elif is_new:
+            residual.copy_(owed)
 
 
-def settle(
-    link: Link,
-    piece: Slice,
-    source: Tensor,
-    decode: Callable[[Tensor], T],
-    subtract: Callable[[Tensor], None],
-) -> T:
-    """Store the mean that `decode` writes, and update the residual; what `decode` returns.
+def vectors_of(link: Link, pieces: Sequence[Slice]) -> list[Own]:
+    """This worker's vectors; what will be owed of them is kept in scratch memory of `link`."""
+    numels = [piece.numel for piece in pieces if piece.residual is not None]
+    rooms = iter(torch.split(link.floats("owed", sum(numels)), numels))
+    return [Own(p) if p.residual is None else Own(p, debt_of(p, next(rooms))) for p in pieces]
 
-    `subtract` takes what this worker's own message says off a vector that holds the source. Where
-    the mean is not finite the residual stays as it was. Every rank sees the same mean, so all
-    decide alike, on a GPU without telling the host.
-    """
-    direct = piece.values.dtype == torch.float32
-    result = piece.values if direct else link.floats("target", piece.numel)
-    decoded = decode(result)
-    tell(piece, source, subtract)
-    if not direct:
-        piece.values.copy_(result)  # float16 may not hold it
-    if piece.residual is not None:
-        owe(link, piece, source, subtract, all_finite(piece.values))
-    return decoded
+
+def debt_of(piece: Slice, room: Tensor) -> Debt:
+    """What is owed of a piece, and `room` for what will be."""
+    share = piece.part.share
+    if piece.residual is None:
+        return Debt(room)
+    if isinstance(share, Tensor):
+        return Debt(room, piece.residual, torch.stack((share, 1.0 - share)))
+    if share == 1:
+        return Debt(room, piece.residual)
+    return Debt(room, piece.residual, room.new_tensor([share, 1.0 - share]))
 
 
 def all_finite(values: Tensor) -> bool | Tensor:
@@ -71,28 +105,11 @@ def all_finite(values: Tensor) -> bool | Tensor:
     return lowest.isfinite() & highest.isfinite()
 
 
-def tell(piece: Slice, source: Tensor, subtract: Callable[[Tensor], None]) -> None:
-    """Tell who watches, if anybody does, what was lost."""
-    if piece.part.watch is not None:
+def tell(piece: Slice, source: Tensor | None, subtract: Callable[[Tensor], object]) -> None:
+    """Tell who watches, if anybody does, what is lost of `source`.
+
+    `subtract` takes what this worker's own message says off a vector that holds it.
+    """
+    if piece.part.watch is not None and source is not None:
         subtract(lost := source.to(torch.float32, copy=True))
         piece.part.watch(piece.start, source, lost)
-
-
-def owe(
-    link: Link,
-    piece: Slice,
-    source: Tensor,
-    subtract: Callable[[Tensor], None],
-    is_new: bool | Tensor,
-) -> None:
-    """What the message did not say, and what was not due, is the new residual if it `is_new`."""
-    residual, share = piece.residual, piece.part.share
-    if residual is None or is_new is False:
-        return
-    kept = residual * (1.0 - share) if isinstance(share, Tensor) or share < 1 else None
-    fresh = link.floats("owed", piece.numel) if isinstance(is_new, Tensor) else residual
-    subtract(fresh.copy_(source))
-    if kept is not None:
-        fresh.add_(kept)
-    if isinstance(is_new, Tensor):
-        torch.where(is_new, fresh, residual, out=residual)

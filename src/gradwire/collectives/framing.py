@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from gradwire.collectives.parts import Slice
 from gradwire.key import Key
 from gradwire.transport.link import Link
 
+Encoder = Callable[[Tensor, Key], int]
+"""Writes a payload; its size in bytes."""
 ALIGN = 8
 """Payloads start at multiples of this many bytes, so that they can hold any type."""
 
@@ -36,16 +39,22 @@ def payloads_of(message: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     return payloads
 
 
+def encoders(pieces: Sequence[Slice], inputs: Sequence[Tensor]) -> list[Encoder]:
+    """What encodes these vectors, which take the place of `pieces`."""
+    pairs = zip(pieces, inputs, strict=True)
+    return [partial(each.codec.encode_into, x, offset=each.start) for each, x in pairs]
+
+
 def encode_all(
-    link: Link, pieces: Sequence[Slice], inputs: Sequence[Tensor], key: Key, *, room: str = "send"
-) -> tuple[Tensor, list[int]]:
-    """One message of the payloads of `inputs`, which belong to `pieces`, and their sizes."""
+    link: Link, pieces: Sequence[Slice], encoders: Sequence[Encoder], key: Key, *,
+    room: str = "send",
+) -> tuple[Tensor, list[int]]:  # fmt: skip
+    """One message of the payloads of `pieces`, and their sizes."""
     out = link.room(room, sum(aligned(piece.codec.max_nbytes(piece.numel)) for piece in pieces))
     sizes, at = [], 0
     with link.account.timed("encode"):
-        for piece, source in zip(pieces, inputs, strict=True):
-            own = key.of(tensor=piece.part.tensor)
-            sizes.append(piece.codec.encode_into(source, out[at:], own, piece.start))
+        for piece, encode in zip(pieces, encoders, strict=True):
+            sizes.append(encode(out[at:], key.of(tensor=piece.part.tensor)))
             at += aligned(sizes[-1])
     return out[:at], sizes
 
@@ -102,10 +111,6 @@ class Sent:
     def decode(self, out: Tensor) -> None:
         """Write what it says."""
         self.piece.codec.decode_into(self.payload, out, self.key, self.piece.start)
-
-    def subtract(self, out: Tensor) -> None:
-        """Take what it says off `out`, which holds what was encoded."""
-        self.piece.codec.subtract(self.payload, out, self.key, self.piece.start)
 
 
 def sent(pieces: Sequence[Slice], payloads: Sequence[Tensor], key: Key) -> list[Sent]:

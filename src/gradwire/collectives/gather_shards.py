@@ -20,7 +20,7 @@ def gather_shards(link: Link, codec: Codec, out: Tensor, own: Tensor, key: Key) 
     """
     key = key.of(hop=Hop.WEIGHTS)
     pieces = whole([Part(own, key.tensor + link.rank, codec)])
-    message, sizes = framing.encode_all(link, pieces, [own], key)
+    message, sizes = framing.encode_all(link, pieces, framing.encoders(pieces, [own]), key)
     rows = framing.gather(link, message, framing.announce(link, pieces, sizes))
     parts = [Part(x, key.tensor + i, codec) for i, x in enumerate(out.view(link.size, -1))]
     payloads = [payload for (payload,) in rows]

@@ -13,9 +13,9 @@ from gradwire.adaptive import AffineCodec
 from gradwire.codec import Codec
 from gradwire.collectives.code_reduce import CodeReduce, sum_codes
 from gradwire.collectives.collective import Collective, Sighting
-from gradwire.collectives.feedback import sources, tell
+from gradwire.collectives.feedback import Own, tell, vectors_of
 from gradwire.collectives.parts import Part, Slice, whole
-from gradwire.collectives.sums import Sum
+from gradwire.collectives.sums import Sum, sources
 from gradwire.kernels.exact import is_finite
 from gradwire.key import Key
 from gradwire.transport.link import Link
@@ -44,7 +44,8 @@ class ImageReduce(Collective):
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
         maps = [_affine(piece.codec) for piece in pieces]
         owing = [replace(piece, part=replace(piece.part, share=1.0)) for piece in pieces]
-        inputs = sources(link, [_due(*each) for each in zip(owing, maps, strict=True)])
+        due = vectors_of(link, [_due(*each) for each in zip(owing, maps, strict=True)])
+        inputs = sources(link, due)
         sizes = [each.image_numel for each in maps]
         room = torch.split(link.floats("images", sum(sizes)), sizes)
         rows = [_Image(*row) for row in zip(owing, maps, inputs, room, strict=True)]
@@ -55,7 +56,7 @@ class ImageReduce(Collective):
         link.account.message(sum(piece.numel for piece in pieces), 0)
         told = [(row, seen) for row, (*seen, given) in zip(rows, means, strict=True) if given]
         shadows, images = whole([row.part for row, _ in told]), [row.image for row, _ in told]
-        sums = sum_codes(link, shadows, images, key) if told else []
+        sums = sum_codes(link, [Own(each) for each in shadows], images, key) if told else []
         with link.account.timed("decode"):
             for (row, _), added in zip(told, sums, strict=True):
                 row.settle(link, added)

@@ -18,7 +18,7 @@ from gradwire.codec import Codec, SummableCodec
 from gradwire.codecs.powersgd.low_rank import LowRank
 from gradwire.collectives.code_reduce import CodeReduce, sum_codes
 from gradwire.collectives.collective import Collective, Sighting
-from gradwire.collectives.feedback import tell
+from gradwire.collectives.feedback import Own, tell
 from gradwire.collectives.parts import Part, Slice
 from gradwire.collectives.sums import Sum, combined, simulate_sum
 from gradwire.kernels.exact import is_finite
@@ -141,15 +141,15 @@ def _rounds(link: Link, pieces: Sequence[Slice], key: Key) -> list[_Round]:
     return found
 
 
-def _shadows(rounds: Sequence[_Round], which: int) -> tuple[list[Slice], list[Tensor]]:
+def _shadows(rounds: Sequence[_Round], which: int) -> tuple[list[Own], list[Tensor]]:
     """The first factors of all matrices, or the second ones, as slices of parts, and the values."""
     factors = [(each.p, each.q)[which].view(-1) for each in rounds]
     starts = [which * each.codec.second_at for each in rounds]
-    slices = [
-        Slice(Part(values, each.piece.part.tensor, each.codec.inner), at, at + values.numel())
+    vectors = [
+        Own(Slice(Part(values, each.piece.part.tensor, each.codec.inner), at, at + values.numel()))
         for each, values, at in zip(rounds, factors, starts, strict=True)
     ]
-    return slices, factors
+    return vectors, factors
 
 
 def _simulated(inner: SummableCodec, factors: Tensor, key: Key, offset: int) -> Tensor:

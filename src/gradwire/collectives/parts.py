@@ -120,11 +120,6 @@ class Slice:
         """A share that only the GPU knows may be zero, and is multiplied by."""
         return isinstance(self.part.share, Tensor) or self.part.share != 0
 
-    @property
-    def is_followed(self) -> bool:
-        """Must what was encoded, and what was sent of it, be kept until the mean has come?"""
-        return self.residual is not None or self.part.watch is not None
-
     def decided(self) -> Slice:
         """It, with the share that its part is due."""
         due = self.part.due

@@ -22,9 +22,10 @@ from torch import Tensor
 from gradwire.codec import Codec
 from gradwire.collectives import framing
 from gradwire.collectives.collective import Collective, Sighting
-from gradwire.collectives.feedback import settle, sources
+from gradwire.collectives.feedback import Own, debt_of, tell, vectors_of
 from gradwire.collectives.parts import Part, Slice, whole
 from gradwire.kernels.exact import is_finite
+from gradwire.kernels.formats.debt import Debt
 from gradwire.key import Hop, Key
 from gradwire.transport.link import Link
 
@@ -55,18 +56,17 @@ class Relay(Collective):
         shards = deal(pieces, link.size)
         mine = shards[link.rank]
         others = [p for rank, shard in enumerate(shards) if rank != link.rank for p in shard]
-        inputs, own_key = sources(link, [*others, *mine]), key.of(rank=link.rank)
-        message, sizes = framing.encode_all(link, others, inputs[: len(others)], own_key)
+        vectors, own_key = vectors_of(link, others), key.of(rank=link.rank)
+        message, sizes = framing.encode_all(link, others, [v.encode for v in vectors], own_key)
         rows = _exchange(link, shards, message, sizes)
-        totals = _totals(link, mine, inputs[len(others) :])
+        totals = _totals(link, mine)
         replies = _reply(link, shards, totals, rows, key)
-        sent = framing.sent(others, framing.payloads_of(message, sizes), own_key)
         own_replies = replies.pop(link.rank)
         with link.account.timed("decode"):
-            for own, source, reply in zip(sent, inputs, chain(*replies), strict=False):
-                settle(link, own.piece, source, reply.decode, own.subtract)
-            for left, reply in zip(totals, own_replies, strict=True):
-                _settle_own(link, left, reply)
+            for vector, reply in zip(vectors, chain(*replies), strict=True):
+                vector.settle(link, reply.decode)
+            for piece, debt, reply in zip(mine, totals, own_replies, strict=True):
+                _settle_own(link, piece, debt, reply)
         return []
 
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:
@@ -126,16 +126,19 @@ def _fixed_sizes(shards: Shards, rank: int) -> list[int]:
     ]
 
 
-def _totals(link: Link, mine: Sequence[Slice], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """What this worker adds of its own: memory that may be written to, float32."""
-    fresh = [piece.numel for piece in mine if piece.residual is None]
-    room = iter(torch.split(link.floats("total", sum(fresh)), fresh))
-    pairs = zip(mine, inputs, strict=True)
-    return [x if piece.residual is not None else next(room).copy_(x) for piece, x in pairs]
+def _totals(link: Link, mine: Sequence[Slice]) -> list[Debt]:
+    """What this worker adds of its own, where `owed` of each says."""
+    numels = [piece.numel for piece in mine]
+    rooms = torch.split(link.floats("total", sum(numels)), numels)
+    debts = [debt_of(piece, room) for piece, room in zip(mine, rooms, strict=True)]
+    with link.account.timed("encode"):
+        for piece, debt in zip(mine, debts, strict=True):
+            debt.source(piece.values)
+    return debts
 
 
 def _reply(
-    link: Link, shards: Shards, totals: Sequence[Tensor], rows: Sequence[Sequence[Tensor]], key: Key
+    link: Link, shards: Shards, totals: Sequence[Debt], rows: Sequence[Sequence[Tensor]], key: Key
 ) -> list[list[framing.Sent]]:
     """The means of all pieces, shard by shard.
 
@@ -149,7 +152,7 @@ def _reply(
         for i, (piece, total) in enumerate(zip(mine, totals, strict=True)):
             keys = [key.of(tensor=piece.part.tensor, rank=rank) for rank in ranks]
             payloads, own = [rows[rank][i] for rank in ranks], again.of(tensor=piece.part.tensor)
-            sizes.append(piece.codec.relay(payloads, total, out[at:], keys, own, piece.start))
+            sizes.append(piece.codec.relay(payloads, total.owed, out[at:], keys, own, piece.start))
             at += framing.aligned(sizes[-1])
     link.account.message(sum(piece.numel for piece in mine), sum(sizes))
     if all(piece.codec.fixed_size for shard in shards for piece in shard):
@@ -161,20 +164,16 @@ def _reply(
     return [framing.sent(shard, reply, again) for shard, reply in pairs]
 
 
-def _settle_own(link: Link, left: Tensor, reply: framing.Sent) -> None:
-    """An owner owes what its payload of the mean did not say, times the workers: `left`."""
-    source = left
-
-    def leave(out: Tensor) -> None:
-        out.copy_(left)
-
-    if reply.piece.part.watch is not None:  # which is told of the sum, and what is lost of that
+def _settle_own(link: Link, piece: Slice, debt: Debt, reply: framing.Sent) -> None:
+    """An owner owes what its payload of the mean did not say, times the workers: `debt.owed`."""
+    left = debt.owed
+    if piece.part.watch is not None:  # which is told of the sum, and what is lost of that
         reply.decode(source := torch.empty_like(left))
-        source.mul_(link.size).add_(left)
-    settle(link, reply.piece, source, reply.decode, leave)
-    undue = reply.piece.undue
-    if undue is not None and is_finite(reply.piece.values):
-        undue.add_(left)
+        tell(piece, source.mul_(link.size).add_(left), lambda out: out.copy_(left))
+    debt.leave()
+    Own(piece, debt).settle(link, reply.decode)
+    if piece.undue is not None and is_finite(piece.values):
+        piece.undue.add_(left)
 
 
 def _simulate_piece(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradwire.codec import Adder, Codec, SummableCodec
-from gradwire.collectives.feedback import settle
+from gradwire.collectives.feedback import Own, tell
 from gradwire.collectives.parts import Slice
 from gradwire.key import Key
 from gradwire.transport.link import Link, add_in_order
@@ -18,17 +18,29 @@ from gradwire.transport.link import Link, add_in_order
 
 @dataclass(frozen=True)
 class Sum:
-    """The total of what all workers have sent of a piece, and this worker's own codes."""
+    """The total of what all workers have sent of a vector, and this worker's own codes."""
 
-    piece: Slice
+    vector: Own
     adder: Adder
     key: Key
     total: Tensor
     own: Tensor
 
+    @property
+    def piece(self) -> Slice:
+        """What it is the total of."""
+        return self.vector.piece
+
     def encode(self, source: Tensor) -> None:
-        """Write this worker's own codes."""
-        self.adder.encode(source, self.own, self.key, self.piece.start)
+        """Write this worker's own codes, and take what they say off `source` if that is owed."""
+        debt, start = self.vector.debt, self.piece.start
+        told = self.vector.watched(source)
+        if debt is None:
+            self.adder.encode(source, self.own, self.key, start)
+        else:
+            self.adder.encode_and_subtract(source, self.own, self.key, start)
+            debt.leave()
+        tell(self.piece, told, self.subtract)
 
     def decode(self, out: Tensor) -> None:
         """Write the mean."""
@@ -45,9 +57,15 @@ def summable(codec: Codec) -> SummableCodec:
     return codec
 
 
-def agree(link: Link, pieces: Sequence[Slice], inputs: Sequence[Tensor]) -> list[Tensor]:
+def sources(link: Link, vectors: Sequence[Own]) -> list[Tensor]:
+    """What is to be encoded: statistics are of it, and then its codes."""
+    with link.account.timed("encode"):
+        return [each.source() for each in vectors]
+
+
+def agree(link: Link, vectors: Sequence[Own], inputs: Sequence[Tensor]) -> list[Tensor]:
     """The statistics of each input, combined over the workers: one message for each operation."""
-    codecs = [summable(piece.codec) for piece in pieces]
+    codecs = [summable(each.piece.codec) for each in vectors]
     with link.account.timed("encode"):
         shared = [codec.statistics(x) for codec, x in zip(codecs, inputs, strict=True)]
     for op in ("max", "sum"):
@@ -64,11 +82,11 @@ def agree(link: Link, pieces: Sequence[Slice], inputs: Sequence[Tensor]) -> list
     return shared
 
 
-def settle_all(link: Link, sums: Sequence[Sum], inputs: Sequence[Tensor]) -> None:
-    """Store the means, and update the residuals, of what `inputs` were encoded of."""
+def settle_all(link: Link, sums: Sequence[Sum]) -> None:
+    """Store the means, and update the residuals."""
     with link.account.timed("decode"):
-        for each, source in zip(sums, inputs, strict=True):
-            settle(link, each.piece, source, each.decode, each.subtract)
+        for each in sums:
+            each.vector.settle(link, each.decode)
 
 
 def combined(codec: SummableCodec, vectors: Sequence[Tensor]) -> Tensor:

@@ -16,7 +16,7 @@ from gradwire.codec import Codec, Seen
 from gradwire.collectives import framing
 from gradwire.collectives.all_gather import AllGather
 from gradwire.collectives.collective import Sighting
-from gradwire.collectives.feedback import settle, sources
+from gradwire.collectives.feedback import vectors_of
 from gradwire.collectives.parts import Slice, cut
 from gradwire.key import Hop, Key
 from gradwire.transport.link import Link
@@ -32,18 +32,17 @@ class TwoShot(AllGather):
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
         shards = cut(pieces, link.size)
         everything = [piece for shard in shards for piece in shard]
-        inputs, own_key = sources(link, everything), key.of(rank=link.rank)
-        message, sizes = framing.encode_all(link, everything, inputs, own_key)
+        vectors, own_key = vectors_of(link, everything), key.of(rank=link.rank)
+        message, sizes = framing.encode_all(link, everything, [v.encode for v in vectors], own_key)
         all_sizes = framing.announce(link, everything, sizes)
         rows = framing.exchange(link, message, all_sizes, [len(shard) for shard in shards])
         means, seen = framing.average(link, framing.received(shards[link.rank], rows, key))
         pairs = zip(shards[link.rank], means, strict=True)
         means = [_as_sent(piece.codec, mean, piece.values.dtype) for piece, mean in pairs]
         replies = _reply(link, shards, means, key.of(rank=0, hop=Hop.MEAN))
-        sent = framing.sent(everything, framing.payloads_of(message, sizes), own_key)
         with link.account.timed("decode"):
-            for own, source, reply in zip(sent, inputs, replies, strict=True):
-                settle(link, own.piece, source, reply.decode, own.subtract)
+            for vector, reply in zip(vectors, replies, strict=True):
+                vector.settle(link, reply.decode)
         return _share_seen(link, shards, seen)
 
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:
@@ -60,7 +59,8 @@ def _as_sent(codec: Codec, mean: Tensor, dtype: torch.dtype) -> Tensor:
 def _reply(link: Link, shards: Shards, means: Sequence[Tensor], key: Key) -> list[framing.Sent]:
     """The means of all pieces, of which this worker encodes and sends those of its shard."""
     mine = shards[link.rank]
-    message, sizes = framing.encode_all(link, mine, means, key, room="reply")
+    encoders = framing.encoders(mine, means)
+    message, sizes = framing.encode_all(link, mine, encoders, key, room="reply")
     if all(piece.codec.fixed_size for shard in shards for piece in shard):
         all_sizes = [[p.codec.max_nbytes(p.numel) for p in shard] for shard in shards]
     else:

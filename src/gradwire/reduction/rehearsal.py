@@ -10,6 +10,7 @@ import torch
 from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec
 from gradwire.collectives import Collective
+from gradwire.kernels.formats.debt import Debt
 from gradwire.key import Key
 from gradwire.transport.device import Device
 
@@ -44,7 +45,10 @@ def rehearse(codec: Codec, collective: Collective, world: int, device: Device) -
         with device.entered():
             vectors = [torch.zeros(_NUMEL, device=device.memory)] * world
             mean = collective.simulate(codec, vectors, Key())
-            codec.subtract(codec.encode(vectors[0], Key()), mean, Key())
+            payload = codec.encode(vectors[0], Key())
+            codec.subtract(payload, mean, Key())
+            debt = Debt(mean, vectors[0], vectors[0][:2])
+            codec.encode_owing_into(vectors[0], debt, payload, Key())
     except TypeError as error:  # what torch says of memory that has no array
         raise NotImplementedError(
             f"{codec!r} reads its messages on the CPU so far, got gradients on {device.memory} "

@@ -12,27 +12,33 @@ from torch import Tensor
 
 from gradwire.kernels.cpu.calls import NORMS, array, key_words
 from gradwire.kernels.cpu.compiler import jit
+from gradwire.kernels.cpu.debt import due_of, owe, owe_dithered, owing, part
 from gradwire.kernels.cpu.intrinsics import level
 from gradwire.kernels.cpu.pack import pack_tile, unpack_tile
 from gradwire.kernels.cpu.philox import add_shift, random_tile
 from gradwire.kernels.cpu.scales import scale_of_tiles, scales_in_tile
 from gradwire.kernels.cpu.threads import over_threads
 from gradwire.kernels.cpu.tiles import load_tile, round_block, store_codes
-from gradwire.kernels.formats.layout import TILE, packed_nbytes
+from gradwire.kernels.formats.debt import Debt
+from gradwire.kernels.formats.layout import MIN_SCALE, TILE, packed_nbytes
 from gradwire.key import Key
+
+_TINY = np.float32(MIN_SCALE)
 
 
 @jit
-def _quantize(x, scales, packed, top, width, block, norm, key, counter, shift):  # type: ignore[no-untyped-def]
+def _quantize(  # type: ignore[no-untyped-def]
+    x, numel, scales, packed, levels, top, width, block, norm, key, counter, shift, dithered, owing
+):
     room, squares = np.empty(TILE, np.float32), np.empty(TILE, np.float64)
     words = np.empty(TILE // 2, np.uint32)
     dither = words.view(np.uint16)
     codes = np.empty(TILE, np.uint8)
     span = min(block, TILE)
-    for at in range(0, len(x), TILE):
-        stop = min(at + TILE, len(x))
+    for at in range(0, numel, TILE):
+        stop = min(at + TILE, numel)
         if norm and block > TILE and at % block == 0:
-            end = min(at + block, len(x))
+            end = min(at + block, numel)
             scales[at // block] = scale_of_tiles(x, at, end, norm == 2, room)
         tile = load_tile(x, at, stop, room)
         if norm and block <= TILE:
@@ -45,6 +51,24 @@ def _quantize(x, scales, packed, top, width, block, norm, key, counter, shift): 
             b = min(a + span, size)
             round_block(tile[a:b], dither[a:b], codes[a:b], scales[(at + a) // block], top)
         pack_tile(codes, size, width, packed[at // 8 * width :])
+        if owing is not None:
+            _owe(tile, stop, codes, dither, scales, at, span, block, levels, dithered, owing)
+
+
+@jit
+def _owe(tile, stop, codes, dither, scales, at, span, block, levels, dithered, owing):  # type: ignore[no-untyped-def]
+    """What the codes of the tile at `at` do not say of it."""
+    for a in range(0, stop - at, span):
+        scale, count = scales[(at + a) // block], min(span, stop - at - a)
+        values, code = tile.ctypes.data + 4 * a, codes.ctypes.data + a
+        if dithered:
+            step = np.float32(0) if scale <= _TINY else scale / np.float32(levels)
+            unit = step * np.float32(-(2.0**-17))
+            noise = dither.ctypes.data + 2 * a
+            owe_dithered(values, code, noise, count, np.uint8(levels), unit, owing, at + a)
+        else:
+            unit = scale * np.float32(-1 / levels)
+            owe(values, code, count, np.int32(levels), unit, owing, at + a)
 
 
 @jit
@@ -88,6 +112,7 @@ def quantize(
     x: Tensor,
     scales: Tensor,
     codes: Tensor,
+    debt: Debt | None = None,
     *,
     levels: float,
     width: int,
@@ -96,16 +121,18 @@ def quantize(
     key: Key,
     offset: int = 0,
     shift: int = 0,
+    dithered: bool = False,
 ) -> None:
-    values, scale, packed, words = array(x), array(scales), array(codes), key_words(key)
-    size, top = block or max(x.numel(), TILE), int(levels * (1 << 16))
+    values, owed, scale, packed = due_of(x, debt), owing(debt), array(scales), array(codes)
+    size, words, top = block or max(x.numel(), TILE), key_words(key), int(levels * (1 << 16))
 
     def run(start: int, stop: int) -> None:
-        part, part_scale = values[start:stop], scale[start // size :]
         part_packed, counter = packed[packed_nbytes(start, width) :], (offset + start) // 8
         _quantize(
-            part, part_scale, part_packed, top, width, size, NORMS[norm], words, counter, shift
-        )
+            part(values, start, stop), stop - start, scale[start // size :], part_packed,
+            int(levels), top, width, size, NORMS[norm], words, counter, shift, dithered,
+            part(owed, start, stop),
+        )  # fmt: skip
 
     over_threads(x.numel(), size, run)
 

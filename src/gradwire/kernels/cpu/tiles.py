@@ -19,6 +19,7 @@ from gradwire.kernels.cpu.intrinsics import (
     level,
     nearest,
 )
+from gradwire.kernels.cpu.octets import float_pointer
 from gradwire.kernels.formats.layout import TILE
 
 
@@ -64,12 +65,26 @@ def _widen_for(x, start, stop, tile):  # type: ignore[no-untyped-def]
 
 
 def load_tile(x: Any, start: int, stop: int, room: Any) -> Any:
-    """x[start:stop] as float32, as long as `room`: in place if it is all that, else in `room`."""
+    """x[start:stop] as float32, as long as `room`: in place if it is all that, else in `room`.
+
+    With a debt (`debt.py`) it is the sum with what is due, in `room`.
+    """
 
 
 @overload(load_tile)
 def _load_tile_for(x, start, stop, room):  # type: ignore[no-untyped-def]
-    if x.dtype == types.float32:
+    if isinstance(x, types.BaseTuple):
+
+        def load(x, start, stop, room):  # type: ignore[no-untyped-def]
+            values, residual, share = x
+            widen(values, start, stop, room)
+            if len(residual):
+                due = float_pointer(residual.ctypes.data + 4 * start)
+                for i in range(stop - start):
+                    room[i] += due[i] * share
+            return room
+
+    elif x.dtype == types.float32:
 
         def load(x, start, stop, room):  # type: ignore[no-untyped-def]
             if stop - start == len(room):

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.kernels.gpu.blocks import all_given_scales, scales_of, spread, stochastic_codes
+from gradwire.kernels.formats.debt import Debt
+from gradwire.kernels.gpu.blocks import TINY, all_given_scales, scales_of, spread, stochastic_codes
 from gradwire.kernels.gpu.compiler import addresses, jit, kernel, launch, single, stream
+from gradwire.kernels.gpu.debt import NO_DEBT, load_residual, load_source, owe
 from gradwire.kernels.gpu.pack import load_packed, store_packed
 from gradwire.kernels.gpu.scales import tiles_to_measure
 from gradwire.kernels.gpu.tiles import (
@@ -16,7 +18,6 @@ from gradwire.kernels.gpu.tiles import (
     block_of,
     by_groups,
     half_words,
-    load_eighths,
     num_groups,
     put_eighth,
     skip,
@@ -28,23 +29,46 @@ from gradwire.key import Key
 
 @jit
 def _quantize_group(
-    stride, left, x, scales, codes, top, tiles, counter, shift, c1, c2, c3, k0, k1,
+    stride, left, x, scales, codes, owed, residual, shares, levels, ratio, top, tiles, counter,
+    shift, c1, c2, c3, k0, k1,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr,
+    DITHERED: tl.constexpr,
 ):  # fmt: skip
-    values = load_eighths(skip(x, GROUP), stride, left)
+    before = load_residual(residual, stride, left)
+    values = load_source(x, before, shares, stride, left)
     scale = scales_of(values, scales, tiles, stride, left, SPAN, TILES, L2)
     dithers = half_words(counter, stride, left, c1, c2, c3, k0, k1)
     packed = stochastic_codes(values, scale, top, dithers, shift)
     store_packed(skip(codes, GROUP // 8 * WIDTH), packed, stride, left, WIDTH)
+    if owed is not None:
+        rest = _not_said(values, packed, scale, dithers, levels, ratio, DITHERED)
+        owe(owed, rest, before, shares, stride, left)
+
+
+@jit
+def _not_said(values, codes, scale, dithers, levels, ratio, DITHERED: tl.constexpr):
+    """What codes do not say of values, by eighths; `ratio` is negative."""
+    rest = ()
+    for s in tl.static_range(8):
+        level, unit = codes[s] - levels, scale[s]
+        if DITHERED:
+            level = (level << 17) - 2 * dithers[s] + 65535
+            step = tl.div_rn(unit, levels.to(tl.float32) + tl.zeros_like(unit))
+            unit = tl.where(unit <= TINY, 0.0, step)
+        rest += (values[s] + level.to(tl.float32) * spread(unit * ratio),)
+    return rest
 
 
 @kernel
 def _quantize(
-    x, scales, codes, numel, top, tiles, counter, shift, c1, c2, c3, k0, k1,
+    x, scales, codes, owed, residual, shares, numel, levels, ratio, top, tiles, counter, shift,
+    c1, c2, c3, k0, k1,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr,
+    DITHERED: tl.constexpr,
 ):  # fmt: skip
     by_groups(_quantize_group, numel, (
-        x, scales, codes, top, tiles, counter, shift, c1, c2, c3, k0, k1, WIDTH, SPAN, TILES, L2,
+        x, scales, codes, owed, residual, shares, levels, ratio, top, tiles, counter, shift,
+        c1, c2, c3, k0, k1, WIDTH, SPAN, TILES, L2, DITHERED,
     ))  # fmt: skip
 
 
@@ -52,6 +76,7 @@ def quantize(
     x: Tensor,
     scales: Tensor,
     codes: Tensor,
+    debt: Debt | None = None,
     *,
     levels: float,
     width: int,
@@ -60,12 +85,14 @@ def quantize(
     key: Key,
     offset: int = 0,
     shift: int = 0,
+    dithered: bool = False,
 ) -> None:
-    tiles = tiles_to_measure(x, scales, block, norm)
+    tiles = tiles_to_measure(x, scales, block, norm, debt)
     launch(
-        _quantize, num_groups(x.numel()), x, scales, codes, x.numel(), int(levels * (1 << 16)),
-        shift=shift, **stream(key, offset),
-        WIDTH=width, TILES=tiles, L2=norm == "l2", **block_of(block),
+        _quantize, num_groups(x.numel()), x, scales, codes, *(debt or NO_DEBT), x.numel(),
+        int(levels), -(2.0**-17) if dithered else single(-1 / levels), int(levels * (1 << 16)),
+        shift=shift, **stream(key, offset), WIDTH=width, TILES=tiles, L2=norm == "l2",
+        DITHERED=dithered and debt is not None, **block_of(block),
     )  # fmt: skip
 
 

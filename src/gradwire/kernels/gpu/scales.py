@@ -12,6 +12,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from gradwire.kernels.formats.debt import Debt
 from gradwire.kernels.formats.layout import MOST
 from gradwire.kernels.gpu.blocks import (
     HUGE,
@@ -25,6 +26,7 @@ from gradwire.kernels.gpu.blocks import (
     tree_of_tensors,
 )
 from gradwire.kernels.gpu.compiler import jit, kernel, launch
+from gradwire.kernels.gpu.debt import load_residual, load_source
 from gradwire.kernels.gpu.tiles import (
     EIGHTH,
     GROUP,
@@ -42,17 +44,19 @@ _LEVELS = tl.constexpr(float(MOST))
 
 
 @kernel
-def _block_scales(x, scales, numel, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr):
+def _block_scales(
+    x, residual, shares, scales, numel, SPAN: tl.constexpr, TILES: tl.constexpr, L2: tl.constexpr
+):
     left = values_left(numel)
-    values = load_eighths(skip(x, GROUP), EIGHTH, left)
+    values = load_source(x, load_residual(residual, EIGHTH, left), shares, EIGHTH, left)
     out = skip(scales, GROUP // (SPAN * TILES))
     store_scales(out, own_scales(values, SPAN, TILES, L2), left, SPAN, TILES)
 
 
 @kernel
-def _tile_totals(x, totals, numel, L2: tl.constexpr):
+def _tile_totals(x, residual, shares, totals, numel, L2: tl.constexpr):
     left = values_left(numel)
-    values = load_eighths(skip(x, GROUP), EIGHTH, left)
+    values = load_source(x, load_residual(residual, EIGHTH, left), shares, EIGHTH, left)
     tl.store(skip(totals, ROWS) + rows(), totals_of(values, 0, TILE, L2), mask=rows() * TILE < left)
 
 
@@ -124,13 +128,23 @@ def is_measured_at_once(block: int | None) -> bool:
 
 
 def block_scales(x: Tensor, scales: Tensor, *, block: int | None, norm: str) -> None:
+    _measure_scales(x, None, scales, block, norm)
+
+
+def _measure_scales(
+    x: Tensor, debt: Debt | None, scales: Tensor, block: int | None, norm: str
+) -> None:
+    """The scales of `x` and of what is due."""
     numel, l2 = x.numel(), norm == "l2"
+    due = (None, None) if debt is None else (debt.residual, debt.shares)
     if block is not None and is_measured_at_once(block):
         span, tiles = min(block, TILE.value), max(block // TILE.value, 1)
-        launch(_block_scales, num_groups(numel), x, scales, numel, SPAN=span, TILES=tiles, L2=l2)
+        launch(
+            _block_scales, num_groups(numel), x, *due, scales, numel, SPAN=span, TILES=tiles, L2=l2
+        )
         return
     totals = _room_for_tiles(x, l2)
-    launch(_tile_totals, num_groups(numel), x, totals, numel, L2=l2)
+    launch(_tile_totals, num_groups(numel), x, *due, totals, numel, L2=l2)
     _fold(totals, scales, block, l2)
 
 
@@ -176,7 +190,9 @@ def _fold(totals: Tensor, scales: Tensor, block: int | None, l2: bool) -> None:
     launch(_scale_of_totals, scales.numel(), totals, scales, totals.numel(), tiles, L2=l2)
 
 
-def tiles_to_measure(x: Tensor, scales: Tensor, block: int | None, norm: str | None) -> int:
+def tiles_to_measure(
+    x: Tensor, scales: Tensor, block: int | None, norm: str | None, debt: Debt | None = None
+) -> int:
     """Compute the scales that whole groups do not; the tiles of a block if they do, else 0.
 
     They do for the maximum, and blocks of up to a tile. Triton would have every thread compute what
@@ -185,8 +201,9 @@ def tiles_to_measure(x: Tensor, scales: Tensor, block: int | None, norm: str | N
     if norm is None:
         return 0
     if block is None or norm == "l2" or block > TILE.value:
-        block_scales(x, scales, block=block, norm=norm)
+        _measure_scales(x, debt, scales, block, norm)
         return 0
     whole = x.numel() // GROUP.value * GROUP.value
-    block_scales(x[whole:], scales[whole // block :], block=block, norm=norm)
+    rest = debt if debt is None else debt.after(whole)
+    _measure_scales(x[whole:], rest, scales[whole // block :], block, norm)
     return 1

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from gradwire.kernels.formats.debt import Debt
 from gradwire.key import Key
 
 
@@ -18,6 +19,7 @@ class Quantize(Protocol):
         x: Tensor,
         scales: Tensor,
         codes: Tensor,
+        debt: Debt | None = None,
         *,
         levels: float,
         width: int,
@@ -26,6 +28,7 @@ class Quantize(Protocol):
         key: Key,
         offset: int = 0,
         shift: int = 0,
+        dithered: bool = False,
     ) -> None:
         """Round x / scale * levels to an integer up or down at random, and pack it.
 
@@ -38,6 +41,11 @@ class Quantize(Protocol):
         `block_scales`; None takes them as given, NaN for a block that holds inf or NaN. Where the
         scale is NaN, codes are zero. `offset`, a multiple of 8, is the place of the first value in
         its random stream, and `shift` is added to the random bits, modulo 2^16.
+
+        With a `debt`, what is due is added to `x` first, and what the codes do not say of that is
+        owed: read as by `dequantize`, or if they are `dithered` (without a `shift`) as by
+        `dequantize_dithered`, in steps of scale / levels, 0 for a scale of `MIN_SCALE`. `levels` is
+        a whole number then.
         """
 
     def dequantize(

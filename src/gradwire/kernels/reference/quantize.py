@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradwire.kernels.formats.layout import packed_nbytes
+from gradwire.kernels.formats.debt import Debt
+from gradwire.kernels.formats.layout import MIN_SCALE, packed_nbytes
 from gradwire.kernels.reference import tiles
+from gradwire.kernels.reference.dithered import dequantize_dithered
 from gradwire.kernels.reference.pack import pack, unpack
 from gradwire.kernels.reference.scales import block_scales
 from gradwire.key import Key
@@ -18,6 +21,7 @@ def quantize(
     x: Tensor,
     scales: Tensor,
     codes: Tensor,
+    debt: Debt | None = None,
     *,
     levels: float,
     width: int,
@@ -26,7 +30,10 @@ def quantize(
     key: Key,
     offset: int = 0,
     shift: int = 0,
+    dithered: bool = False,
 ) -> None:
+    if debt is not None:
+        x = debt.source(x)
     if norm is not None:
         block_scales(x, scales, block=block, norm=norm)
     for start, stop, rows, size in tiles.tiles(x.numel()):
@@ -36,6 +43,15 @@ def quantize(
         packed = pack(tiles.stochastic_code(values, scale, dither, levels), width)
         at = packed_nbytes(start, width)
         codes[at : at + packed.numel()] = packed
+    if debt is None:
+        return
+    how: dict[str, Any] = {"width": width, "block": block, "weight": -1.0, "accumulate": True}
+    if dithered:
+        steps = torch.where(scales <= MIN_SCALE, 0.0, scales / levels)
+        dequantize_dithered(steps, codes, debt.owed, zero=levels, key=key, offset=offset, **how)
+    else:
+        dequantize(scales, codes, debt.owed, levels=levels, **how)
+    debt.leave()
 
 
 def dequantize(

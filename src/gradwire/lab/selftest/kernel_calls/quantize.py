@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
+from gradwire.kernels.formats.debt import Debt
 from gradwire.kernels.formats.layout import num_blocks, packed_nbytes
 from gradwire.lab.selftest.kernel_calls.table import Call, call, every_float, float32_only
 from gradwire.lab.selftest.kernel_calls.values import (
@@ -34,6 +36,17 @@ def quantize(numel: int, dtype: torch.dtype) -> Iterator[Call]:
         x, scales = finite(numel, dtype), scales_for(numel, block)
         for half in (0, 0.5):
             yield call(x, scales, codes, norm=None, shift=40_000, **how | {"levels": levels + half})
+        for x, norm in zip(vectors(numel, dtype), ("max", "l2", "max"), strict=False):
+            debt, room = debt_for(x, width // 2), soiled(num_blocks(numel, block))
+            yield call(x, room, codes, debt, norm=norm, dithered=width % 2 == 0, **how)
+        yield call(x := finite(numel), scales, codes, Debt(x), norm=None, **how)
+
+
+def debt_for(x: Tensor, which: int) -> Debt:
+    """One of which all is due, or a part, or before anything was owed."""
+    residual, shares = finite(x.numel(), seed=2), torch.tensor([0.3, 0.7])
+    owed = soiled(x.numel())
+    return (Debt(owed, residual), Debt(owed, residual, shares), Debt(owed))[which % 3]
 
 
 @float32_only
