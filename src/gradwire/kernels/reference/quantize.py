@@ -48,9 +48,10 @@ def quantize(
     how: dict[str, Any] = {"width": width, "block": block, "weight": -1.0, "accumulate": True}
     if dithered:
         steps = torch.where(scales <= MIN_SCALE, 0.0, scales / levels)
-        dequantize_dithered(steps, codes, debt.owed, zero=levels, key=key, offset=offset, **how)
+        how |= {"zero": int(levels), "key": key, "offset": offset}
+        dequantize_dithered(steps, codes, debt.owed, **how)
     else:
-        dequantize(scales, codes, debt.owed, levels=levels, **how)
+        dequantize(scales, codes, debt.owed, levels=int(levels), **how)
     debt.leave()
 
 
