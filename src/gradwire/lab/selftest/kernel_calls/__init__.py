@@ -28,6 +28,7 @@ from gradwire.lab.selftest.kernel_calls import (  # noqa: F401  (they fill the t
     subspace,
     sums,
     topk,
+    turned,
 )
 from gradwire.lab.selftest.kernel_calls.table import TABLE, Call
 from gradwire.lab.selftest.kernel_calls.values import LENGTHS

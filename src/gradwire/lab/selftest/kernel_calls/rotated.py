@@ -1,4 +1,4 @@
-"""Calls of rotations and of the rotated quantizer."""
+"""Calls of the rotated quantizer."""
 
 from __future__ import annotations
 
@@ -43,19 +43,3 @@ def dequantize_rotated(numel: int, dtype: torch.dtype) -> Iterator[Call]:
             scales = [scales_for(numel, block, seed) for seed in range(1, count + 1)]
             how = {"bits": bits, "block": block, "key": KEY, "offset": block, **store}
             yield call(scales, codes, soiled(numel), **how)
-
-
-@every_float
-def rotate_blocks(numel: int, dtype: torch.dtype) -> Iterator[Call]:
-    for x in vectors(numel, dtype):
-        for _, block in some(ROTATIONS, dtype):
-            out = soiled(padded_numel(numel, block))
-            yield call(x, out, block=block, key=KEY, offset=3 * block)
-
-
-@float32_only
-def rotate_blocks_back(numel: int, dtype: torch.dtype) -> Iterator[Call]:
-    for (_, block), accumulate in itertools.product(ROTATIONS, (False, True)):
-        for y in vectors(padded_numel(numel, block)):
-            how = {"block": block, "key": KEY, "offset": block, "accumulate": accumulate}
-            yield call(y, soiled(numel), **how)
