@@ -6,7 +6,7 @@ import torch
 
 import gradwire as gw
 from gradwire.kernels import cpu, reference
-from gradwire.kernels.cpu import patterns
+from gradwire.kernels.cpu import picked
 from gradwire.kernels.formats.lossless import CHUNK, HEAD, MARK, PRIORS, gains, max_nbytes
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16]
@@ -254,7 +254,7 @@ def test_the_order_of_ranks_is_seen():
 # The two ways to pick.
 
 
-@pytest.mark.skipif(not patterns._MOVES_ROWS, reason="this processor has one way to pick")
+@pytest.mark.skipif(not picked._MOVES_ROWS, reason="this processor has one way to pick")
 def test_rows_and_single_octets_are_picked_alike():
     octets = torch.randint(0, 256, (264 + 64,), generator=random(17), dtype=torch.uint8).numpy()
     for least in (1, 128, 255):
@@ -262,12 +262,12 @@ def test_rows_and_single_octets_are_picked_alike():
         flags[264:] = 0
         rows, single = np.zeros_like(octets), np.zeros_like(octets)
         limit = np.uint8(least)
-        number = patterns._pick_rows(octets, flags, 264, limit, rows)
-        assert number == patterns._pick_single(octets, flags, 264, limit, single)
+        number = picked._pick_rows(octets, flags, 264, limit, rows)
+        assert number == picked._pick_single(octets, flags, 264, limit, single)
         assert (rows[:number] == single[:number]).all()
         assert (rows[:number] == octets[flags >= limit]).all()
         back, other = octets.copy(), octets.copy()
-        assert number == patterns._put_rows_back(rows, flags, 264, limit, back)
-        assert number == patterns._put_single_back(single, flags, 264, limit, other)
+        assert number == picked._put_rows_back(rows, flags, 264, limit, back)
+        assert number == picked._put_single_back(single, flags, 264, limit, other)
         assert (back == octets).all()
         assert (other == octets).all()

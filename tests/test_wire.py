@@ -43,7 +43,7 @@ def sealed(body):
 
 
 def forge(spec, shape, payload, *, magic=b"GRDW", version=1, dtype=0, nbytes=None, pad=b"\0"):
-    """A message that says what we like, written without the help of `wire.py`."""
+    """A message that says what we like, written without the help of `gradwire.wire`."""
     spec = spec if isinstance(spec, bytes) else spec.encode()
     nbytes = len(payload) if nbytes is None else nbytes
     fixed = FIXED.pack(magic, version, dtype, len(shape), len(spec), nbytes, 0, 0, 0, 0)
@@ -205,7 +205,7 @@ def test_max_numel_is_strict_if_given_and_generous_to_long_messages_if_not():
     zeros = forge(SPARSE, (1 << 20,), NO_NONZEROS)
     assert torch.equal(gw.decode(zeros), torch.zeros(1 << 20))
     header = gw.wire.Header("none", (1 << 29,), torch.float32, KEY, 1 << 31)
-    gw.wire._check_numel(header, None)
+    gw.wire.message._check_numel(header, None)
 
 
 def test_what_cannot_become_a_message():

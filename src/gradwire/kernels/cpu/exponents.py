@@ -10,7 +10,8 @@ import numpy as np
 
 from gradwire.kernels.cpu.compiler import jit
 from gradwire.kernels.cpu.pack import pack_tile, unpack_tile
-from gradwire.kernels.cpu.patterns import add_gain, code_of, copy, pick, put_back, rank_of, wipe
+from gradwire.kernels.cpu.patterns import add_gain, code_of, copy, rank_of, wipe
+from gradwire.kernels.cpu.picked import pick, put_back
 from gradwire.kernels.formats.lossless import PRIORS, SAMPLE, gains
 
 _FIRSTS = np.array([[(*p.first(k), p.top) for k in range(4)] for p in PRIORS], np.uint8)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from gradwire.kernels.cpu.calls import array
 from gradwire.kernels.cpu.compiler import jit
-from gradwire.kernels.cpu.lanes import (
-    LANES,
+from gradwire.kernels.cpu.fourier import (
     add_rows,
     ends,
     four,
@@ -29,6 +28,7 @@ from gradwire.kernels.cpu.lanes import (
     split_fft,
     store_rows,
 )
+from gradwire.kernels.cpu.lanes import LANES
 from gradwire.kernels.twiddles import first_level, pieces, reversed_bits, tables
 
 _ROW = 4 * LANES
