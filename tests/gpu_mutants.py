@@ -95,6 +95,11 @@ def all_rows(left, BLOCK: tl.constexpr):
 
 
 @jit
+def no_padding(left, BLOCK: tl.constexpr):
+    return left
+
+
+@jit
 def a_row_before(count, width, COLUMNS: tl.constexpr):
     rows, columns = tl.arange(0, 8)[:, None] - 1, tl.arange(0, COLUMNS)[None, :]
     return rows.to(tl.int64), columns
@@ -176,6 +181,7 @@ MUTANTS = {
         "dequantize_rotated",
         "OutsideError",
     ),
+    "no padding": ("turned", "_padded", no_padding, "rotate_blocks", "other bits"),
     "not fused": ("subspace", "fused", rounds_twice, "project", "other bits"),
     "a row before": ("subspace", "tile_of", a_row_before, "combine", "OutsideError"),
     "another cut": ("levels", "_best_cut", cuts_after_the_first, "fit_levels", "other bits"),

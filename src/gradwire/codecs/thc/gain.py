@@ -66,6 +66,6 @@ def gains(own: Tensor, agreed: Tensor, reach: float) -> Tensor:
     below = place.floor()
     values, index = table(reach), below.long()
     if own.device != values.device:
-        values = torch.empty_like(values, device=own.device).copy_(values, non_blocking=True)
+        values = own.new_empty(values.shape).copy_(values, non_blocking=True)
     low, high = values[index], values[index + 1]
     return low + (high - low) * (place - below)
