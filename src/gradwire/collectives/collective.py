@@ -39,3 +39,8 @@ class Collective(ABC):
     @abstractmethod
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:
         """The mean of flat `vectors`, one of each rank in order (float32)."""
+
+    def rehearse(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> None:
+        """Call the kernels of a step, before the first one."""
+        mean = self.simulate(codec, vectors, key)
+        codec.subtract(codec.encode(vectors[0], key), mean, key)
