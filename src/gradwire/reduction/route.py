@@ -52,8 +52,9 @@ class Route:
             _check_feedback(codec, chosen)
         adaptation = None
         if isinstance(codec, AdaptiveCodec):
-            told = {"owing": feedback, "speaks": speaks}
-            adaptation = Adaptation(codec, chosen, world, **told, device=device)
+            adaptation = Adaptation(
+                codec, chosen, world, owing=feedback, speaks=speaks, device=device
+            )
         return cls(codec, chosen, feedback, world, adaptation)
 
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:
