@@ -21,6 +21,8 @@ SENT_BY_NCCL = (
     torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
     torch.bfloat16,
 )  # fmt: skip
+FLAGGING = ("keep_spectra", "add_spectra")
+"""Kernels that say by a flag, which stays on the device, whether messages were whole."""
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique")
 
 
@@ -276,8 +278,11 @@ class Machine:
         to_cpu = kwargs.get("device") is not None and not to_gpu
         if name == "_to_copy" and to_cpu:
             return self._read(func, args, kwargs, ours)
+        is_put = name == "_to_copy" and not ours
+        if is_put and not kwargs.get("non_blocking"):
+            self.waits("a copy")
         others = [x for x in flat if isinstance(x, torch.Tensor) and not isinstance(x, GPUTensor)]
-        assert not any(x.dim() for x in others), f"{name} of tensors on two devices"
+        assert is_put or not any(x.dim() for x in others), f"{name} of tensors on two devices"
         with self._lock:
             return self._compute(func, args, kwargs, to_cpu=to_cpu)
 
@@ -347,7 +352,7 @@ class Machine:
     def kernels(self, names, backend):
         """The kernels of `backend` for tensors of this GPU, those called in `names` alone."""
 
-        def launched(call):
+        def launched(name, call):
             def launch(*args, **options):
                 flat = tree_flatten((args, options))[0]
                 for x in flat:
@@ -356,11 +361,21 @@ class Machine:
                             x.block.access(self.host.stream, writes=True)
                 assert not any(isinstance(x, torch.Tensor) and x.device != GPU for x in flat)
                 with _off():
-                    return call(*tree_map(_inner, args), **tree_map(_inner, options))
+                    said = call(*tree_map(_inner, args), **tree_map(_inner, options))
+                return self._said(name, said)
 
             return launch
 
-        return SimpleNamespace(**{name: launched(getattr(backend, name)) for name in names})
+        return SimpleNamespace(**{name: launched(name, getattr(backend, name)) for name in names})
+
+    def _said(self, name, said):
+        """What a kernel returns: tensors are there, and for anything else the host waits."""
+        if name in FLAGGING:
+            said = torch.tensor([said])
+        if not isinstance(said, torch.Tensor | None):
+            self.waits(f"what `{name}` says")
+            return said
+        return None if said is None else self.put(said, f"what `{name}` says")
 
     def future(self, devices=None):
         """In place of `torch.futures.Future`."""

@@ -7,6 +7,7 @@ CPU path, bit for bit, over real gloo: what NCCL would do with the same messages
 import ast
 import gc
 import inspect
+import math
 import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_flatten
 
 import gradwire as gw
 from cuda_model import GPU, GPUTensor, HostSyncError, Machine, RaceError
@@ -29,14 +31,16 @@ from gradwire.adapters.fsdp.handle import FSDPHandle
 from gradwire.adapters.fsdp.scatterer import Scatterer
 from gradwire.adapters.fsdp.units import Unit
 from gradwire.adaptive import Layout
-from gradwire.collectives.choose import choose
+from gradwire.collectives import COLLECTIVES
 from gradwire.kernels import cpu
 from gradwire.reduction import streams
+from gradwire.reduction.checkpoint import unpack
 from gradwire.reduction.loss_scale import loss_scale
 from gradwire.reduction.parameters import Parameter
 from gradwire.reduction.reducer import Reducer
 from gradwire.reduction.rehearsal import check_sizes, rehearse
 from gradwire.reduction.residuals import Residuals
+from gradwire.reduction.route import Route
 from gradwire.transport import gpu, groups
 from gradwire.transport.device import HOST, Taken, nothing
 from gradwire.transport.gpu import Here, Side, Staged, device_for
@@ -44,7 +48,7 @@ from gradwire.transport.lanes import Lanes
 from gradwire.transport.link import Link
 from world import World, data
 
-SIZES = {"first": 9000, "bias": 300, "second": 5000}
+SHAPES = {"first": (90, 100), "bias": (300,), "second": (50, 100)}
 BUCKETS = [("second",), ("first", "bias")]
 INF_AT, ZERO_AT, STEPS = 2, 3, 5
 PAIRED = ("send", "recv_")
@@ -116,16 +120,17 @@ class Scaler:
     def state_dict(self):
         return {"_growth_tracker": self.steps}
 
-    def update(self, step):
+    def update(self, *, was_inf):
         self.steps += 1
-        self._scale.mul_(0.5 if step == INF_AT else 1.0)
+        self._scale.mul_(0.5 if was_inf else 1.0)
 
 
-def gradient(rank, name, step):
-    values = data(rank, SIZES[name], seed=10 * step + len(name))
-    if step == ZERO_AT and name == "first":
+def gradient(rank, name, step, inf_at):
+    """Zero on all ranks, zero on one, or inf on one, in steps of their own."""
+    values = data(rank, math.prod(SHAPES[name]), seed=10 * step + len(name))
+    if step == ZERO_AT and (name == "first" or (name == "second" and rank == 0)):
         values.zero_()
-    if step == INF_AT and name == "second" and rank == 1:
+    if step == inf_at and name == "second" and rank == 1:
         values[17] = torch.inf
     return values
 
@@ -141,7 +146,7 @@ def handle_over(device, spec, options, scaler):
     count = 3 if isinstance(device, Staged) else 1
     handle_over.made = getattr(handle_over, "made", 0) + 1
     own = groups.same_members(world, f"{MADE}/{handle_over.made}", count)
-    values = {name: torch.empty(numel) for name, numel in SIZES.items()}
+    values = {name: torch.empty(shape) for name, shape in SHAPES.items()}
     parameters = [
         Parameter(name, i, x, Layout.of(x), is_trained=True, is_sparse=False)
         for i, (name, x) in enumerate(values.items())
@@ -164,10 +169,12 @@ def train(rank, device, spec, options, machine=None):
     if options.get("logged"):
         handle.log_to(writer, every=2, nmse=True)
     hot = machine.hot if machine and not options.get("logged") else nullcontext
+    inf_at, dtype = options.get("inf_at", INF_AT), options.get("dtype", torch.float32)
     for step in range(STEPS):
         buckets, futures = [], []
         for names in BUCKETS:
-            buckets.append(put(torch.cat([gradient(rank, name, step) for name in names])))
+            gradients = [gradient(rank, name, step, inf_at) for name in names]
+            buckets.append(put(torch.cat(gradients).to(dtype)))
             with hot():
                 futures.append(hook(None, Bucket(buckets[-1], [values[name] for name in names])))
         with hot():
@@ -175,11 +182,14 @@ def train(rank, device, spec, options, machine=None):
         assert all(result is bucket for result, bucket in zip(results, buckets, strict=True))
         means += [get(bucket) for bucket in buckets]
         if scaler is not None:
-            scaler.update(step)
+            scaler.update(was_inf=step == inf_at)
+        if options.get("resumed") and step == inf_at + 1:
+            handle.load_state_dict(handle.state_dict())
     state = handle.state_dict()
     handle.close()
     seen = {"bytes": handle.stats().bytes_sent, **writer.found}
-    return torch.cat(means), state[f"rank{rank}"]["residuals"], seen
+    learned = tree_flatten(unpack(state["learned"]))[0]
+    return [torch.cat(means), *learned], state[f"rank{rank}"]["residuals"], seen
 
 
 def both_ways(rank, spec, options, make, backend):
@@ -215,6 +225,15 @@ OVER_NCCL = [
     ("fp16", {"scaled": True}),
     ("bf16", {}),
     ("none", {}),
+    ("fft", {}),
+    ("fft:drop=0.7", {"collective": "relay", "scaled": True}),
+    ("fft:domain=dct,bits=8,mantissa=4", {"error_feedback": True, "inf_at": 0, "logged": True}),
+    ("fft:drop=0.0,domain=time", {"collective": "relay", "dtype": torch.float16}),
+    ("powersgd", {"resumed": True}),
+    ("powersgd:rank=40,inner=fp16", {"inf_at": 0, "logged": True}),
+    ("powersgd:rank=3", {"inf_at": 0, "scaled": True}),
+    ("powersgd:inner=global-qsgd", {"scaled": True, "dtype": torch.float16, "resumed": True}),
+    ("powersgd:rank=2", {"error_feedback": False, "dtype": torch.bfloat16}),
 ]
 
 
@@ -224,6 +243,8 @@ AMONG_MORE = [
     ("global-qsgd:norm=l2", {"error_feedback": True}),
     ("thc", {"error_feedback": True}),
     ("bf16", {}),
+    ("fft:drop=0.6,bits=None", {"scaled": True}),
+    ("powersgd:inner=bf16", {"scaled": True, "inf_at": 0}),
 ]
 """Where owners of shards do what two workers do for themselves."""
 
@@ -276,7 +297,7 @@ def fsdp_steps(rank, spec, options, machine=None):
             found += [out, mean]
         else:
             found += _as_fsdp_calls(machine, handle, unit, weights, gradients)
-        scaler.update(step)
+        scaler.update(was_inf=step == INF_AT)
     return torch.cat(found), handle.state_dict()[f"rank{rank}"]["residuals"]
 
 
@@ -322,7 +343,8 @@ def fsdp_both_ways(rank, spec, options):
 
 
 @pytest.mark.parametrize(
-    ("spec", "feeds"), [("qsgd:bits=4", False), ("dqsg:levels=1", True), ("none", False)]
+    ("spec", "feeds"),
+    [("qsgd:bits=4", False), ("dqsg:levels=1", True), ("none", False), ("fft:drop=0.7", True)],
 )
 def test_fsdp_over_nccl_works_on_the_streams_of_fsdp(worlds, spec, feeds):
     assert worlds[2].run(fsdp_both_ways, spec, {"error_feedback": feeds}) == [feeds, feeds]
@@ -346,7 +368,7 @@ def functional_both_ways(rank, spec, backend):
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_all_reduce_is_on_the_current_stream(worlds, backend):
-    for spec in ["qsgd:bits=4", "global-qsgd", "none"]:
+    for spec in ["qsgd:bits=4", "global-qsgd", "none", "fft"]:
         worlds[2].run(functional_both_ways, spec, backend)
 
 
@@ -465,21 +487,57 @@ def test_sizes_that_nccl_cannot_know_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("spec", "kernel"), [("qsgd:bits=4", "dequantize_mean"), ("eden", "dequantize_rotated")]
+    ("spec", "kernel"),
+    [
+        ("qsgd:bits=4", "dequantize_mean"),
+        ("eden", "dequantize_rotated"),
+        ("fft", "add_spectra"),
+        ("powersgd", "settle_outer"),
+    ],
 )
 def test_a_kernel_that_is_missing_is_missed_before_training(spec, kernel):
     codec = gw.parse(spec)
+    by = Route.of(codec, 2).collective
     with installed():
-        rehearse(codec, choose(codec, 2), 2, Side(GPU))
+        rehearse(codec, by, 2, Side(GPU))
     with installed(missing=(kernel,)), pytest.raises(AttributeError):
-        rehearse(codec, choose(codec, 2), 2, Side(GPU))
+        rehearse(codec, by, 2, Side(GPU))
 
 
-@pytest.mark.parametrize("spec", ["fft", "topk"])
-def test_codecs_that_read_messages_on_the_host_are_refused_before_training(spec):
+@pytest.mark.parametrize("spec", ["fft:domain=auto", "topk", "gradiveq"])
+def test_codecs_that_need_the_host_say_so_before_training(spec):
     codec = gw.parse(spec)
-    with installed(), pytest.raises((NotImplementedError, ValueError), match="over gloo"):
-        rehearse(codec, choose(codec, 2), 2, Side(GPU))
+    with installed(), pytest.raises(NotImplementedError, match=r"CPU works out.*over gloo"):
+        rehearse(codec, COLLECTIVES["all_gather"], 2, Side(GPU))
+
+
+def test_a_message_of_other_settings_becomes_nan_and_nobody_waits():
+    """On the CPU each head is read; on a GPU the host does not look."""
+    x, keys = data(0, 5000), [gw.Key(rank=0), gw.Key(rank=1)]
+    ours, theirs = gw.FFTSparse(drop=0.75), gw.FFTSparse(drop=0.75, domain="dct")
+    sent = ours.encode(x, keys[0]), theirs.encode(x, keys[1])
+    assert ours.fixed_size is False or sent[0].numel() == sent[1].numel()
+    with installed() as machine:
+        payloads, total = [machine.put(each) for each in sent], machine.put(x)
+        mean, again = (torch.zeros(x.numel(), device=GPU) for _ in range(2))
+        room = torch.zeros_like(payloads[0])
+        with machine.hot():
+            ours.mean_into([payloads[0]] * 2, mean, keys)
+            assert machine.get(mean).isfinite().all()
+            ours.mean_into(payloads, mean, keys)
+            ours.relay(payloads[1:], total, room, keys[1:], keys[0])
+            ours.decode_into(room, again, keys[0])
+        for spoilt in (mean, total, again):
+            assert machine.get(spoilt).isnan().all()
+
+
+def test_a_fault_in_a_codec_is_not_taken_for_a_refusal(monkeypatch):
+    def broken(*args, **options):
+        raise TypeError("a fault")
+
+    monkeypatch.setattr(gw.EDEN, "encode_into", broken)
+    with installed(), pytest.raises(TypeError, match="a fault"):
+        rehearse(gw.EDEN(), COLLECTIVES["all_gather"], 2, Side(GPU))
 
 
 def test_what_is_neither_nccl_nor_gloo_is_refused():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -62,6 +62,16 @@ class State:
         """Its fields by name; `type(state)(**state.save())` is the state again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    def undone_if(self, undone: Tensor, before: State) -> State:
+        """`before` if a scalar on the device says so; what it has no tensor for was zero."""
+        changed = {}
+        for field in fields(self):
+            now, then = getattr(self, field.name), getattr(before, field.name)
+            if isinstance(now, Tensor):
+                kept = torch.zeros_like(now) if then is None else then
+                changed[field.name] = torch.where(undone, kept, now)
+        return replace(self, **changed)
+
 
 S = TypeVar("S", bound=State)
 
@@ -79,6 +89,7 @@ class AdaptiveCodec(Codec, Generic[S]):
 
     state_type: ClassVar[type[State]]
     stands_alone: ClassVar[bool] = True  # is it of use to a vector on its own?
+    host_only = "decides from step to step by numbers that only the CPU works out so far"
 
     @abstractmethod
     def start(self) -> S:

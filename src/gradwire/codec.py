@@ -42,6 +42,7 @@ class Codec(ABC):
     feeds_back: ClassVar[bool] = True  # can a worker tell what its own payload delivers?
     keeps_bits: ClassVar[bool] = False  # do all bits arrive, also in a 16-bit target of their type?
     collective: ClassVar[str | None] = None  # the one it asks for; None: whichever sends least
+    host_only: ClassVar[str] = ""  # why it is not for gradients on a GPU so far, if it is not
     num_seen: ClassVar[int] = 0  # how many numbers `mean_into` returns
 
     @property

@@ -91,6 +91,7 @@ class TopK(SpelledCodec):
 
     unbiased = False
     fixed_size = False
+    host_only = "has messages whose length and head the CPU works out so far"
     collective = "all_gather"  # encoding the mean once more would lose energy that no one keeps
     name = "topk"
 

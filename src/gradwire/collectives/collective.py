@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradwire.codec import Codec, Seen
 from gradwire.collectives.parts import Slice
+from gradwire.kernels.formats.debt import Debt
 from gradwire.key import Key
 from gradwire.transport.link import Link
 
@@ -39,3 +40,10 @@ class Collective(ABC):
     @abstractmethod
     def simulate(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> Tensor:
         """The mean of flat `vectors`, one of each rank in order (float32)."""
+
+    def rehearse(self, codec: Codec, vectors: Sequence[Tensor], key: Key) -> None:
+        """Call the kernels of a step, before the first one."""
+        mean = self.simulate(codec, vectors, key)
+        payload = codec.encode(vectors[0], key)
+        codec.subtract(payload, mean, key)
+        codec.encode_owing_into(vectors[0], Debt(mean, vectors[0], vectors[0][:2]), payload, key)

@@ -18,6 +18,7 @@ from gradwire.collectives.choose import COLLECTIVES
 from gradwire.collectives.collective import Collective, Sighting
 from gradwire.collectives.parts import Part, Slice
 from gradwire.key import Key
+from gradwire.transport.device import HOST, Device
 from gradwire.transport.link import Link
 
 _logger = logging.getLogger(__name__)
@@ -38,11 +39,13 @@ class Adaptation:
         *,
         owing: bool,
         speaks: bool,
+        device: Device = HOST,
     ) -> None:
         self.codec = codec
         self.states: dict[int, State] = {}
         self.counts: Counter[str] = Counter()
         self._collective = collective
+        self._device = device
         self._owing = owing
         self._world = world
         self._speaks = speaks
@@ -126,9 +129,16 @@ class Adaptation:
         """Forget what was learned since `remember`."""
         self.states = dict(self._before)
 
+    def undo_if(self, undone: Tensor) -> None:
+        """`undo` if a scalar on the device says so."""
+        for tensor, state in self.states.items():
+            before = self._before.get(tensor) or self.codec.start()
+            self.states[tensor] = state.undone_if(undone, before)
+
     def save(self, numbers: Mapping[str, int]) -> dict[str, Any]:
         """The states by parameter name, of tensors, numbers and words only."""
-        return {n: self.states[i].save() for n, i in numbers.items() if i in self.states}
+        with self._device.entered():
+            return {n: self.states[i].save() for n, i in numbers.items() if i in self.states}
 
     def loaded(
         self, saved: Mapping[str, Any], numbers: Mapping[str, int], *, same_world: bool
@@ -140,12 +150,19 @@ class Adaptation:
         make = self.codec.state_type
         if not same_world and not make.outlives_workers:
             return {}
-        return {numbers[name]: make(**fields) for name, fields in saved.items()}
+        with self._device.entered():
+            return {numbers[n]: make(**self._placed(fields)) for n, fields in saved.items()}
+
+    def _placed(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """What was saved, where jobs work."""
+        memory = self._device.memory
+        return {n: x.to(memory) if isinstance(x, Tensor) else x for n, x in fields.items()}
 
     def _adapted(self, part: Part) -> Part:
         state = self.state(part)
         codec = self.codec.codec_for(state, _layout(part))
-        return replace(part, codec=codec, share=part.share * self.codec.share_due(state))
+        due = self.codec.share_due(state)
+        return replace(part, codec=codec, share=part.share * due if due else 0.0)
 
     def _fit(self, codec: FittedCodec[Any], link: Link, parts: Sequence[Part]) -> None:
         """Fit the states that are due for it. Rank 0 works it out: others may find other bits."""

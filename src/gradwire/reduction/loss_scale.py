@@ -108,8 +108,13 @@ class _ScaleThere(LossScale):
 class ScaleOnGPU(_ScaleThere):
     """For residuals on the same GPU: the host never learns what the scale is."""
 
-    def __init__(self, scaler: GradScaler, residuals: Residuals) -> None:
-        super().__init__(scaler, residuals)
+    def __init__(
+        self,
+        scaler: GradScaler,
+        residuals: Residuals,
+        adaptations: Sequence[Adaptation] = (),
+    ) -> None:
+        super().__init__(scaler, residuals, adaptations)
         with self._device.entered():
             self._now = torch.ones(1, device=self._device.memory)
 
@@ -124,17 +129,22 @@ class ScaleOnGPU(_ScaleThere):
             taken = self._device.take(scale)
             with self._device.entered():
                 taken.ready()
-                self._residuals.undo_if(taken.values < self._now)
+                self._undo_if(taken.values < self._now)
                 self._residuals.scale(taken.values / self._now)
-                self._residuals.remember()
+                self._remember()
                 self._now.copy_(taken.values)
         return nothing
 
     def start_from(self, scale: float) -> None:
         with self._device.entered():
             self._now.fill_(scale)
-            self._residuals.remember()
+            self._remember()
         self._version = None
+
+    def _undo_if(self, undone: Tensor) -> None:
+        self._residuals.undo_if(undone)
+        for adaptation in self._adaptations:
+            adaptation.undo_if(undone)
 
 
 class ScaleFromGPU(_ScaleThere):
@@ -177,4 +187,4 @@ def loss_scale(
         )
     if residuals.device.memory.type == "cpu":
         return ScaleFromGPU(scaler, residuals, adaptations)
-    return ScaleOnGPU(scaler, residuals)
+    return ScaleOnGPU(scaler, residuals, adaptations)

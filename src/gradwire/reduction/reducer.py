@@ -68,7 +68,9 @@ class Reducer:
     ) -> None:
         self.link = link
         self.residuals = Residuals(link.device) if residuals is None else residuals
-        self._options: dict[str, Any] = {"error_feedback": error_feedback, "speaks": link.rank == 0}
+        self._options: dict[str, Any] = {
+            "error_feedback": error_feedback, "speaks": link.rank == 0, "device": link.device,
+        }  # fmt: skip
         self.route = Route.of(codec, link.size, collective=collective, **self._options)
         self.routes = {codec: self.route}
         self._codecs: dict[int, Codec | None] = {}

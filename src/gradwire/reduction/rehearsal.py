@@ -5,17 +5,22 @@ Its kernels are compiled here, too: the first step takes no longer than others.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
+from gradwire import scratch
 from gradwire.adaptive import AdaptiveCodec
 from gradwire.codec import Codec
-from gradwire.collectives import Collective
-from gradwire.kernels.formats.debt import Debt
+from gradwire.collectives import COLLECTIVES, Collective
 from gradwire.key import Key
+from gradwire.scratch import Scratch
 from gradwire.transport.device import Device
 
 _NUMEL = 9001
 """Two whole groups of tiles, and some values more."""
+_MATRIX = 1 << 20
+"""Of so many values factors of any rank are shorter."""
 _GLOO = "or reduce over gloo, on the CPU: `process_group=dist.new_group(backend='gloo')`"
 
 
@@ -23,11 +28,10 @@ def check_sizes(codec: Codec, device: Device) -> None:
     """Over NCCL, workers must know what they will be sent without asking the GPU."""
     if device.memory.type == "cpu":
         return
-    if isinstance(codec, AdaptiveCodec):
+    if codec.host_only:
         raise NotImplementedError(
-            f"{codec!r} decides from step to step by numbers that only the CPU works out so far, "
-            f"got gradients on {device.memory} over nccl; use a codec without memory, such as "
-            f"`DQSG`, {_GLOO}."
+            f"{codec!r} {codec.host_only}, got gradients on {device.memory} over nccl; use "
+            f"another codec, such as `EDEN`, {_GLOO}."
         )
     if not codec.fixed_size:
         raise ValueError(
@@ -41,16 +45,15 @@ def rehearse(codec: Codec, collective: Collective, world: int, device: Device) -
     check_sizes(codec, device)
     if device.memory.type == "cpu":
         return
-    try:
-        with device.entered():
-            vectors = [torch.zeros(_NUMEL, device=device.memory)] * world
-            mean = collective.simulate(codec, vectors, Key())
-            payload = codec.encode(vectors[0], Key())
-            codec.subtract(payload, mean, Key())
-            debt = Debt(mean, vectors[0], vectors[0][:2])
-            codec.encode_owing_into(vectors[0], debt, payload, Key())
-    except TypeError as error:  # what torch says of memory that has no array
-        raise NotImplementedError(
-            f"{codec!r} reads its messages on the CPU so far, got gradients on {device.memory} "
-            f"over nccl ({error}); use another codec, such as `EDEN`, {_GLOO}."
-        ) from error
+    with device.entered(), scratch.using(Scratch()):  # that of the thread may be of another queue
+        for each, by, numel in _ways(codec, collective):
+            by.rehearse(each, [torch.zeros(numel, device=device.memory)] * world, Key())
+
+
+def _ways(codec: Codec, collective: Collective) -> Iterator[tuple[Codec, Collective, int]]:
+    """What encodes steps, how it travels, and of how many values."""
+    if not isinstance(codec, AdaptiveCodec):
+        yield codec, collective, _NUMEL
+        return
+    for each in codec.examples(_MATRIX):
+        yield each, COLLECTIVES.get(each.collective or "", collective), _MATRIX

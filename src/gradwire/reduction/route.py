@@ -14,6 +14,7 @@ from gradwire.collectives.collective import Sighting
 from gradwire.collectives.parts import Slice
 from gradwire.key import Key
 from gradwire.reduction.adaptation import Adaptation
+from gradwire.transport.device import HOST, Device
 from gradwire.transport.link import Link
 
 
@@ -36,6 +37,7 @@ class Route:
         collective: str | None = None,
         error_feedback: bool | None = None,
         speaks: bool = True,
+        device: Device = HOST,
     ) -> Route:
         """What suits `codec` among `world` workers, or what is asked for if that makes sense."""
         is_adaptive, name = isinstance(codec, AdaptiveCodec), codec.collective
@@ -50,7 +52,9 @@ class Route:
             _check_feedback(codec, chosen)
         adaptation = None
         if isinstance(codec, AdaptiveCodec):
-            adaptation = Adaptation(codec, chosen, world, owing=feedback, speaks=speaks)
+            adaptation = Adaptation(
+                codec, chosen, world, owing=feedback, speaks=speaks, device=device
+            )
         return cls(codec, chosen, feedback, world, adaptation)
 
     def reduce(self, link: Link, pieces: Sequence[Slice], key: Key) -> list[Sighting]:

@@ -131,6 +131,15 @@ class FFTSparse(SpelledCodec):
         return is_steady and not self._coding.has_gaps(self.count(0))
 
     @property
+    def host_only(self) -> str:  # type: ignore[override]
+        """Only the CPU compares the domains of a tensor, and how long its gaps are."""
+        if self.domain == "auto":
+            return "chooses a domain by what the CPU works out of each tensor"
+        if self._coding.has_gaps(self._count(most_drop(self.drop))):
+            return "drops more than 0.75, and gaps then have a length that the CPU works out"
+        return ""
+
+    @property
     def owes(self) -> bool:
         """Only where more than half is dropped; for less, what comes late does more harm."""
         return most_drop(self.drop) > _LITTLE
@@ -161,13 +170,13 @@ class FFTSparse(SpelledCodec):
         self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
         weight: float = 1.0, accumulate: bool = False,
     ) -> None:  # fmt: skip
-        self._add([payload], out, weight, accumulate)
+        self._add([payload], out, key.step, weight, accumulate)
 
     def mean_into(
         self, payloads: Sequence[Tensor], out: Tensor, keys: Sequence[Key], offset: int = 0
     ) -> Seen:
         """Sum the coefficients of all workers, and turn them back once."""
-        self._add(payloads, out, 1.0 / len(payloads), accumulate=False)
+        self._add(payloads, out, keys[0].step, 1.0 / len(payloads), accumulate=False)
         return ()
 
     def relay(
@@ -176,23 +185,29 @@ class FFTSparse(SpelledCodec):
     ) -> int:  # fmt: skip
         """Owners add spectra, and turn back once what they did not send."""
         number, count = self._domain(total, key.step), self.count(key.step)
-        read = [self._coding.read(p, total.numel(), i) for i, p in enumerate(payloads)]
+        read = self._read(payloads, total.numel(), key.step)
         near = [each for each in read if (each.domain, each.form.count) == (number[0], count)]
         if len(near) < len(read):  # values can be added in any domain
             return super().relay(payloads, total, out, keys, key, offset)
         return self._coding.encode(total, near, out, domain=number, count=count, rest=total)
 
     def _add(
-        self, payloads: Sequence[Tensor], out: Tensor, weight: float, accumulate: bool
+        self, payloads: Sequence[Tensor], out: Tensor, step: int, weight: float, accumulate: bool
     ) -> None:
         """Those of one domain at a time, from that of the first on."""
         groups: dict[tuple[int, int], list[Spectrum]] = {}
-        for index, payload in enumerate(payloads):
-            each = self._coding.read(payload, out.numel(), index)
+        for each in self._read(payloads, out.numel(), step):
             groups.setdefault((each.domain, each.form.count), []).append(each)
         for (domain, _), group in groups.items():
             add_spectra(group, DOMAINS[domain], out, weight, accumulate)
             accumulate = True
+
+    def _read(self, payloads: Sequence[Tensor], numel: int, step: int) -> list[Spectrum]:
+        """What payloads of `step` say."""
+        known = None
+        if payloads and payloads[0].device.type != "cpu":
+            known = self._coding.usual_head(self.count(step), DOMAINS.index(self.domain))
+        return [self._coding.read(p, numel, i, known) for i, p in enumerate(payloads)]
 
     def _domain(self, x: Tensor, step: int) -> tuple[int, str]:
         """The number and the name of the domain."""

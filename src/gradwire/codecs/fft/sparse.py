@@ -7,22 +7,33 @@
               fewer than a quarter is kept and they are shorter
 
 With `wire="zstd"`, all but the head is one zstd frame, whose places are never gaps.
+
+On a GPU nothing of a payload is read by the host. There the head is the one that workers with the
+same settings write. One that differs spoils all blocks, and damage its own: they become NaN.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
 from gradwire.codecs.coding import compress, decompress
+from gradwire.codecs.fft.head import (
+    ALL,
+    BITMAP,
+    GAPS,
+    HEAD_NBYTES,
+    PLACES,
+    Head,
+    check_head_size,
+    read_head,
+)
 from gradwire.codecs.gaps import (
-    MAX_RICE,
     best_rice,
     bitmap_nbytes,
     read_gaps,
@@ -32,9 +43,6 @@ from gradwire.codecs.gaps import (
 from gradwire.codecs.settings import check_size, sizes_up_to
 from gradwire.kernels.formats.spectra import Form, Kept
 
-_HEAD = struct.Struct("<IBBBB")
-_PLACES = ("places", "bitmap", "gaps")
-_ALL, _BITMAP, _GAPS = range(3)
 _DAMAGED = "the payload is damaged: its places or its scales are none that an encoder writes."
 
 
@@ -72,7 +80,7 @@ class SparseCoding:
         most = form.codes_nbytes(numel) + form.scales_nbytes(numel)
         if not always or count < self.block:
             most += bitmap_nbytes(numel)
-        return _HEAD.size + most + (most // 128 + 1024 if self.zstd else 0)
+        return HEAD_NBYTES + most + (most // 128 + 1024 if self.zstd else 0)
 
     def encode(
         self,
@@ -87,7 +95,7 @@ class SparseCoding:
         """Write what is kept of the mean of `x` and `others`; see `keep_spectra` for `rest`."""
         form, numel = self.form(count), x.numel()
         sizes = [form.codes_nbytes(numel), form.scales_nbytes(numel)]
-        body = out[_HEAD.size :]
+        body = out[HEAD_NBYTES:]
         if self.zstd:
             body = scratch_bytes("body", sum(sizes) + bitmap_nbytes(numel), out.device)
         codes, scales, places = torch.split(body, [*sizes, body.numel() - sum(sizes)])
@@ -96,79 +104,77 @@ class SparseCoding:
             bitmap = scratch_bytes("bitmap", bitmap_nbytes(numel), out.device)
         kept, kernel = Kept(scales, bitmap, codes), kernels.for_device(x.device)
         theirs = [other.kept for other in others]
-        if not kernel.keep_spectra(x, theirs, kept, rest, domain=domain[1], form=form):
-            raise ValueError(_DAMAGED)
+        _check(kernel.keep_spectra(x, theirs, kept, rest, domain=domain[1], form=form))
         placed, rice, nbytes = self._put_places(bitmap, form, numel, places)
-        head = _HEAD.pack(count, domain[0], placed, rice, 0)
-        out[: _HEAD.size] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+        Head(count, domain[0], placed, rice).write(out)
         if not self.zstd:
-            return _HEAD.size + sum(sizes) + nbytes
+            return HEAD_NBYTES + sum(sizes) + nbytes
         frame = compress(body[: sum(sizes) + nbytes])
-        out[_HEAD.size :][: frame.numel()] = frame
-        return _HEAD.size + frame.numel()
+        out[HEAD_NBYTES:][: frame.numel()] = frame
+        return HEAD_NBYTES + frame.numel()
 
     def _put_places(
         self, bitmap: Tensor, form: Form, numel: int, out: Tensor
     ) -> tuple[int, int, int]:
         """Write where coefficients are; the form of that, its `rice`, and its bytes."""
         if form.count == self.block:
-            return _ALL, 0, 0
+            return ALL, 0, 0
         if self.has_gaps(form.count):
             kept = form.kept(numel)
             rice, size = best_rice(bitmap, kept)
             if size < bitmap.numel():
                 write_gaps(bitmap, kept, rice, out[:size])
-                return _GAPS, rice, size
+                return GAPS, rice, size
             out[: bitmap.numel()] = bitmap
-        return _BITMAP, 0, bitmap.numel()
+        return BITMAP, 0, bitmap.numel()
 
-    def read(self, payload: Tensor, numel: int, index: int = 0) -> Spectrum:
+    def read(self, payload: Tensor, numel: int, index: int, known: Head | None) -> Spectrum:
         """What a payload of `numel` coefficients says; ValueError if it is not whole.
 
-        Those that are read with different `index` may be used together.
+        Those that are read with different `index` may be used together. `known` is the head on a
+        GPU, where the host does not look.
         """
-        count, domain, placed, rice = self._head(payload)
-        form, body = self.form(count), payload[_HEAD.size :]
+        head = self.head(payload) if known is None else known
+        check_head_size(payload)
+        form, body = self.form(head.count), payload[HEAD_NBYTES:]
         sizes = [form.codes_nbytes(numel), form.scales_nbytes(numel)]
-        places_nbytes = 0 if placed == _ALL else bitmap_nbytes(numel)
+        places_nbytes = 0 if head.placed == ALL else bitmap_nbytes(numel)
         if self.zstd:
             body = decompress(body, sum(sizes) + places_nbytes).clone()
-        if placed == _GAPS:
+        if head.placed == GAPS:
             places_nbytes = max(body.numel() - sum(sizes), 0)
         check_size(body, sum(sizes) + places_nbytes)
         codes, scales, places = torch.split(body, [*sizes, places_nbytes])
-        if placed != _BITMAP:
+        if head.placed != BITMAP:
             bitmap = scratch_bytes(f"bitmap{index}", bitmap_nbytes(numel), payload.device)
-            if placed == _ALL:
+            if head.placed == ALL:
                 _fill(bitmap, numel)
-            elif not read_gaps(places, bitmap, kept=form.kept(numel), rice=rice, numel=numel):
-                raise ValueError(_DAMAGED)
+            else:
+                kept = form.kept(numel)
+                _check(read_gaps(places, bitmap, kept=kept, rice=head.rice, numel=numel))
             places = bitmap
-        return Spectrum(domain, form, Kept(scales, places, codes))
+        if known is not None:
+            room = scratch_bytes(f"scales{index}", scales.numel(), scales.device)
+            scales = torch.mul(scales, known.is_of(payload), out=room)  # 0 stands for NaN
+        return Spectrum(head.domain, form, Kept(scales, places, codes))
+
+    def usual_head(self, count: int, domain: int) -> Head:
+        """That of payloads whose size does not depend on the data."""
+        return Head(count, domain, ALL if count == self.block else BITMAP, 0)
+
+    def head(self, payload: Tensor) -> Head:
+        """That of a payload on the CPU."""
+        return read_head(payload, self.block, has_gaps=not self.zstd)
 
     def anatomy(self, payload: Tensor, numel: int) -> dict[str, int]:
         """The bytes of each part; of what zstd has compressed no parts are told apart."""
-        count, _, placed, _ = self._head(payload)
+        head = self.head(payload)
         if self.zstd:
-            return sizes_up_to("frame", payload, head=_HEAD.size)
-        form = self.form(count)
-        parts = {"head": _HEAD.size, "coefficients": form.codes_nbytes(numel)}
-        sizes = sizes_up_to(_PLACES[placed], payload, **parts, scales=form.scales_nbytes(numel))
+            return sizes_up_to("frame", payload, head=HEAD_NBYTES)
+        form = self.form(head.count)
+        parts = {"head": HEAD_NBYTES, "coefficients": form.codes_nbytes(numel)}
+        sizes = sizes_up_to(PLACES[head.placed], payload, **parts, scales=form.scales_nbytes(numel))
         return {name: size for name, size in sizes.items() if size}
-
-    def _head(self, payload: Tensor) -> tuple[int, int, int, int]:
-        """(count, domain, form of the places, rice)."""
-        if payload.numel() < _HEAD.size:
-            raise ValueError(
-                f"the payload has {payload.numel()} bytes, expected {_HEAD.size} or more."
-            )
-        count, domain, placed, rice, zero = _HEAD.unpack(payload[: _HEAD.size].numpy().tobytes())
-        if not 1 <= count <= self.block:
-            raise ValueError("the head is damaged: it promises more coefficients than there are.")
-        fits = (placed == _ALL) == (count == self.block) and placed <= _BITMAP + (not self.zstd)
-        if domain > 2 or not fits or rice > (MAX_RICE if placed == _GAPS else 0) or zero:
-            raise ValueError("the head is damaged: it names no domain or form that there is.")
-        return count, domain, placed, rice
 
 
 def add_spectra(
@@ -177,9 +183,13 @@ def add_spectra(
     """Write, or add, the sum of `spectra`, all of one form and of `domain`, to `out`."""
     kernel, form = kernels.for_device(out.device), spectra[0].form
     kept = [spectrum.kept for spectrum in spectra]
-    if not kernel.add_spectra(
-        kept, out, domain=domain, form=form, weight=weight, accumulate=accumulate
-    ):
+    how: dict[str, Any] = {"weight": weight, "accumulate": accumulate}
+    _check(kernel.add_spectra(kept, out, domain=domain, form=form, **how))
+
+
+def _check(is_whole: bool | Tensor) -> None:
+    """Refuse what is damaged. A GPU has made it NaN, and the host does not ask."""
+    if not isinstance(is_whole, Tensor) and not is_whole:
         raise ValueError(_DAMAGED)
 
 

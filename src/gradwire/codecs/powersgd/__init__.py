@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -54,10 +54,16 @@ class Basis(State):
     """Where the iteration of a parameter stands: at `q` (r, m), unless it has yet to begin.
 
     is_raw: the parameter has too few rows or columns.
+
+    On a GPU `q` may be zeros, if no step was finite so far: the host does not ask.
     """
 
     q: Tensor | None = None
     is_raw: bool = False
+
+    def save(self) -> dict[str, Any]:
+        q = None if self.q is None else self.q.cpu()
+        return {"q": q if q is not None and q.any() else None, "is_raw": self.is_raw}
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ class PowerSGD(AdaptiveCodec[Basis], SpelledCodec):
     inner: SummableCodec | str | None = None
 
     stands_alone = False
+    host_only = ""
     unbiased = False
     collective = "code_reduce"
     name = "powersgd"

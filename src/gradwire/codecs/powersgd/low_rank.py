@@ -21,6 +21,8 @@ from gradwire.codec import Codec, SummableCodec
 from gradwire.codecs.settings import check_size
 from gradwire.key import Hop, Key
 
+_CPU = torch.device("cpu")
+
 
 def matrix_shape(layout: Layout) -> tuple[int, int]:
     """Rows and columns of a parameter: its slowest dimension in memory, and all the others.
@@ -65,17 +67,36 @@ class LowRank(Codec):
         grain = self.inner.grain or 1
         return -(-self.sizes[0] // grain) * grain
 
-    def begin(self, key: Key) -> Tensor:
-        """The factor that the iteration starts from: orthonormal rows of (r, m)."""
-        if self.start is not None:
-            return self.start
+    def begin(self, key: Key, device: torch.device = _CPU) -> Tensor:
+        """The factor that the iteration starts from: orthonormal rows of (r, m).
+
+        On a GPU the host does not know whether `start` is one: zeros stand for none.
+        """
+        start, kernel = self.start, kernels.for_device(device)
+        if start is None:
+            kernel.orthonormalize(drawn := self._drawn(key, device))
+            return drawn
+        if device.type == "cpu":
+            return start
+        is_there, drawn = start.any(), self._drawn(key, device)
+        kernel.orthonormalize(drawn, (~is_there).to(torch.int32).view(1))
+        return torch.where(is_there, start, drawn)
+
+    def _drawn(self, key: Key, device: torch.device) -> Tensor:
+        """A factor at random, the same on every rank."""
         numel = self.sizes[1]
-        counter = torch.arange(-(-numel // 4))
-        kernel = kernels.for_device(counter.device)
+        counter = torch.arange(-(-numel // 4), device=device)
+        kernel = kernels.for_device(device)
         words = kernel.philox(counter, key.of(rank=0, hop=Hop.START)).reshape(-1)[:numel]
-        drawn = ((words - 2**31).double() / 2**31).float().view(self.rank, -1)
-        kernel.orthonormalize(drawn)
-        return drawn
+        return ((words - 2**31).double() / 2**31).float().view(self.rank, -1)
+
+    def room(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Memory for both factors."""
+        rows, columns = self.shape
+        return (
+            torch.empty(self.rank, rows, device=device),
+            torch.empty(self.rank, columns, device=device),
+        )
 
     def matrix(self, flat: Tensor) -> Tensor:
         """A flat vector as a matrix."""
@@ -99,18 +120,21 @@ class LowRank(Codec):
         kernels.for_device(q.device).orthonormalize(after)
         return torch.where(after.any(1, keepdim=True), after, before)
 
-    def is_finite(self, q: Tensor) -> bool:
-        """Is all that an orthonormal first factor and this second one say?"""
+    def is_finite(self, q: Tensor) -> bool | Tensor:
+        """Is all that an orthonormal first factor and this second one say? See `all_finite`."""
         lowest, highest = torch.aminmax(q)
-        return bool(max(-lowest, highest) < torch.finfo(torch.float32).max / (2 * self.rank))
+        is_small = torch.maximum(-lowest, highest) < torch.finfo(torch.float32).max / (
+            2 * self.rank
+        )
+        return bool(is_small) if q.device.type == "cpu" else is_small
 
     def max_nbytes(self, numel: int) -> int:
         return sum(self.inner.max_nbytes(size) for size in self.sizes)
 
     def encode_into(self, x: Tensor, out: Tensor, key: Key, offset: int = 0) -> int:
         matrix = self.matrix(x.float())
-        p, q = (torch.empty(self.rank, size) for size in self.shape)
-        self.first(matrix, None, self.begin(key), p)
+        p, q = self.room(x.device)
+        self.first(matrix, None, self.begin(key, x.device), p)
         kernels.for_device(x.device).orthonormalize(p)
         self.second(matrix, None, p, q)
         size = self.inner.encode_into(p.view(-1), out, key)
@@ -122,7 +146,7 @@ class LowRank(Codec):
     ) -> None:  # fmt: skip
         check_size(payload, self.max_nbytes(out.numel()))
         cut = self.inner.max_nbytes(self.sizes[0])
-        p, q = (torch.empty(self.rank, size) for size in self.shape)
+        p, q = self.room(out.device)
         self.inner.decode_into(payload[:cut], p.view(-1), key)
         self.inner.decode_into(payload[cut:], q.view(-1), key, self.second_at, weight=weight)
         self.expand(p, q, self.matrix(out), accumulate=accumulate)

@@ -76,8 +76,9 @@ def settle_outer(x: Tensor, extra: Tensor, p: Tensor, q_mean: Tensor, q_own: Ten
         over_threads(x.numel(), columns, run)
 
 
-def orthonormalize(rows: Tensor) -> None:
-    _orthonormalize(array(rows))
+def orthonormalize(rows: Tensor, wanted: Tensor | None = None) -> None:
+    if wanted is None or wanted:
+        _orthonormalize(array(rows))
 
 
 def _extra(x: Tensor, extra: Tensor | None) -> tuple[Any, int]:

@@ -81,7 +81,7 @@ def _add_peer(
     c, scales, bitmaps, codes, peer, first, limit, stop, numel, number, count, damaged,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
-    """`c` and what one peer has sent; a word is set if that is damaged."""
+    """`c` and what one peer has sent; what is damaged of it is NaN, and then a word is set."""
     octets = tl.pointer_type(tl.uint8)
     bits = load_bits(
         tl.load(bitmaps + peer).to(octets), first, stop, rows_of(SIZE), SIZE
@@ -102,7 +102,7 @@ def _add_peer(
         tl.load(codes + peer).to(octets), row, counts - 1, chosen, count, number, is_whole, WIDTH
     )  # fmt: skip
     total = tl.where(chosen, c + decoded(code, base, WIDTH, SHIFT), c)
-    return tl.where(base > 0, total, float("nan"))
+    return tl.where((base > 0) & ~wrong, total, float("nan"))
 
 
 @kernel

@@ -183,8 +183,10 @@ def _finish(left, row, whole, numel):
 
 
 @kernel
-def _orthonormalize(rows, wide, numel, count):
+def _orthonormalize(rows, wide, wanted, numel, count, ALWAYS: tl.constexpr):
     """All by one program: every sum needs the one before. `wide` has the rows as float64."""
+    if not ALWAYS:
+        count = tl.where(tl.load(wanted) != 0, count, 0)
     for i in range(count):
         row, left = rows + i * tl.cast(numel, tl.int64), wide + i * tl.cast(numel, tl.int64)
         whole = _dot(left, left, numel)
@@ -194,7 +196,8 @@ def _orthonormalize(rows, wide, numel, count):
         _finish(left, row, whole, numel)
 
 
-def orthonormalize(rows: Tensor) -> None:
+def orthonormalize(rows: Tensor, wanted: Tensor | None = None) -> None:
     launch(
-        _orthonormalize, min(rows.numel(), 1), rows, rows.double(), rows.shape[1], len(rows)
+        _orthonormalize, min(rows.numel(), 1), rows, rows.double(),
+        rows if wanted is None else wanted, rows.shape[1], len(rows), ALWAYS=wanted is None,
     )  # fmt: skip

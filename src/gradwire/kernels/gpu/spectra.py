@@ -4,8 +4,7 @@ Whole blocks are transformed, added to what others sent, chosen and rounded by o
 is left of them turned back: values are read once. A last, shorter block is cut into powers of two,
 which are transformed first and turned back last, each by a launch of its own.
 
-What is damaged is noted in a word on the device. Nothing waits for it where nothing was received;
-else it is read once, when all launches are under way.
+What is damaged is NaN, and noted in a word on the device, which stays there.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def keep_spectra(
     *,
     domain: str,
     form: Form,
-) -> bool:
+) -> Tensor:
     numel, whole, times = x.numel(), _whole(x.numel(), form), 1 + len(others)
     damaged, codes = x.new_zeros(1, dtype=torch.int32), _room_for_codes(kept.codes, numel, form)
     peers = _peers(others or [kept])
@@ -70,7 +69,7 @@ def keep_spectra(
             _turn_pieces(c, rest[whole:], domain, back=True, weight=times)
     if form.bits is not None:
         pack_tiles(codes, kept.codes, form.kept(numel), each=form.count, width=form.bits)
-    return not others or not damaged.item()
+    return damaged == 0
 
 
 def add_spectra(
@@ -81,7 +80,7 @@ def add_spectra(
     form: Form,
     weight: float = 1.0,
     accumulate: bool = False,
-) -> bool:
+) -> Tensor:
     numel, whole = out.numel(), _whole(out.numel(), form)
     damaged, peers = out.new_zeros(1, dtype=torch.int32), _peers(kept)
 
@@ -98,7 +97,7 @@ def add_spectra(
         c = torch.empty_like(out[whole:])
         add(c, "time", 1.0, False, _span(whole, numel, numel))
         _turn_pieces(c, out[whole:], domain, back=True, weight=weight, add=accumulate)
-    return not damaged.item()
+    return damaged == 0
 
 
 def _whole(numel: int, form: Form) -> int:

@@ -37,8 +37,10 @@ class LowRank(Protocol):
     ) -> None:
         """Write x + extra - p^T q_own to `extra`, and p^T q_mean to `x`, as `add_outer` has it."""
 
-    def orthonormalize(self, rows: Tensor) -> None:
+    def orthonormalize(self, rows: Tensor, wanted: Tensor | None = None) -> None:
         """Make the rows of (r, n) orthonormal, in place, by modified Gram-Schmidt done twice.
+
+        Unless `wanted` (int32, one value) is 0: then nothing is done.
 
         In float64; products are added in 16 lanes side by side, and these by a halving tree. A row
         of which less than 2^-18 is left becomes zero, one that is not finite NaN.

@@ -9,6 +9,9 @@ F_k = sum_j x_j exp(-2 pi i j k / B):
 
 What is left after the last whole block is cut into falling powers of two, each transformed alone.
 All NaN are one NaN. `reference/transforms.py` says in which order values are added and multiplied.
+
+Both kernels say whether what was received is whole. On a GPU that is a tensor of one bool, so that
+nothing waits for it, and blocks that are damaged are NaN.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ class Spectra(Protocol):
         *,
         domain: str,
         form: Form,
-    ) -> bool:
+    ) -> bool | Tensor:
         """Write what is kept of the mean of `x` (float32) and of the vectors of `others`.
 
         Coefficients are added in this order, `x` first, and their sum is multiplied by 1 / number.
@@ -50,7 +53,7 @@ class Spectra(Protocol):
         form: Form,
         weight: float = 1.0,
         accumulate: bool = False,
-    ) -> bool:
+    ) -> bool | Tensor:
         """Write, or add, `weight` times the sum of what these vectors say to `out` (float32).
 
         Coefficients are added in order, to 0, and turned back once. Blocks of scale 0 are NaN.

@@ -38,7 +38,9 @@ def settle_outer(x: Tensor, extra: Tensor, p: Tensor, q_mean: Tensor, q_own: Ten
     add_outer(p, q_mean, x)
 
 
-def orthonormalize(rows: Tensor) -> None:
+def orthonormalize(rows: Tensor, wanted: Tensor | None = None) -> None:
+    if wanted is not None and not wanted:
+        return
     done: list[Tensor] = []
     for row in rows:
         left = row.double()

@@ -110,8 +110,10 @@ def outcome(kernel: Kernel, call: Call, device: torch.device) -> tuple[Any, list
     """What a call returns but tensors, and all that it was given and has made of it, on the CPU."""
     args = moved(call.args, device, {})
     said = kernel(*args, **call.how)
-    tensors = [x.cpu() for x in _tensors((args, said))]
-    return "a tensor" if isinstance(said, Tensor) else said, tensors
+    tensors = [x.cpu() for x in _tensors((args, said)) if x.dtype != torch.bool]
+    if isinstance(said, Tensor) and said.dtype != torch.bool:
+        return "a tensor", tensors
+    return bool(said) if isinstance(said, Tensor) else said, tensors
 
 
 def moved(value: Any, device: torch.device, storages: dict[int, Tensor]) -> Any:

@@ -70,3 +70,5 @@ def orthonormalize(numel: int, dtype: torch.dtype) -> Iterator[Call]:
         rows = rows.clone()
         rows[-1, -1:] = torch.inf
         yield call(torch.cat((rows, torch.ones(1, numel))))
+        for wanted in (0, 1):
+            yield call(rows, torch.tensor([wanted], dtype=torch.int32))
