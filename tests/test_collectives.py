@@ -1,5 +1,6 @@
 """Collectives over real gloo workers: all ranks agree bit for bit, and with `simulate`."""
 
+import functools
 import itertools
 
 import pytest
@@ -232,21 +233,33 @@ def test_sums_in_order_are_those_of_a_loop(worlds, size):
             assert all(torch.equal(a, b) for a, b in zip(answer, expected, strict=True))
 
 
+SMALL = [(1000 + 37 * i, dtype) for i, dtype in enumerate([torch.float32, torch.bfloat16] * 3)]
+
+
 def reduce_small(rank, order):
-    """Six parameters that travel raw, seen in this order."""
-    parts = [Part(data(rank, 1000 + 37 * i, seed=i), i) for i in range(6)]
-    small = SmallParts()
+    """Six parameters that travel raw, seen in this order, and the bytes that were sent."""
+    parts = [Part(data(rank, n, seed=i).to(d), i) for i, (n, d) in enumerate(SMALL)]
+    small, link = SmallParts(), Link()
     for i in order:
         small.add([parts[i]], HOST.take(parts[i].values))
-    small.job()(Link())
-    return [part.values for part in parts]
+    small.job()(link)
+    return [part.values for part in parts], link.account.bytes_sent
 
 
-def test_small_parts_do_not_depend_on_the_order_of_buckets(worlds):
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_small_parts_are_added_in_the_order_of_ranks_wherever_they_lie(worlds, size):
     """A ring adds in an order that depends on the place in the message."""
-    first = worlds[3].run(reduce_small, range(6))[0]
-    again = worlds[3].run(reduce_small, (4, 1, 0, 5, 3, 2))[0]
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    expected = []
+    for i, (numel, dtype) in enumerate(SMALL):
+        rows = [data(rank, numel, seed=i).to(dtype) * (1 / size) for rank in range(size)]
+        expected.append(functools.reduce(torch.add, rows))
+    nbytes, sent = sum(values.nbytes for values in expected), []
+    for order in (range(6), (4, 1, 0, 5, 3, 2)):
+        for means, own in worlds[size].run(reduce_small, order):
+            assert all(torch.equal(a, b) for a, b in zip(means, expected, strict=True))
+            sent.append(own)
+    assert sum(sent) == 2 * 2 * (size - 1) * nbytes  # those of a ring
+    assert max(sent) - min(sent) <= 8 * size
 
 
 def test_shards_are_even_and_cut_at_the_grain():

@@ -122,7 +122,7 @@ class Messages:
             small += bucket.small
             for chunk in chunks(bucket.coded, self.grain, self.workers):
                 total += self._chunk_nbytes(chunk, rank)
-        return total + ring_nbytes(4 * small, self.workers)
+        return total + self._owners_nbytes(small, rank)
 
     def _chunk_nbytes(self, sizes: Sequence[int], rank: int) -> int:
         if self.collective == "all_gather":
@@ -157,8 +157,15 @@ class Messages:
             return (n - 1) * 4 * numel
         if codec.statistics_op == "max":
             return ring_nbytes(4 * numel, n)
-        shards = [len(shard) for shard in torch.arange(numel).tensor_split(n)]
-        return 4 * (numel - shards[rank]) + (n - 1) * 4 * shards[rank]
+        return self._owners_nbytes(numel, rank)
+
+    def _owners_nbytes(self, numel: int, rank: int) -> int:
+        """To the owners of shards of `numel` floats, and from this one."""
+        n = self.workers
+        if n == 2:
+            return 4 * numel
+        own = len(torch.arange(numel).tensor_split(n)[rank])
+        return 4 * (numel - own) + (n - 1) * 4 * own
 
     def _payload(self, numel: int) -> int:
         if self.codec.fixed_size or self.bytes_per_value is None:

@@ -10,7 +10,7 @@ from gradwire.planner.layout import Chunk, Ready, chunks, coarse, even
 from gradwire.planner.network import Network
 from gradwire.planner.replay import replay as replay_step
 from gradwire.planner.stage import Bucket, Replayed, Stage, Uplink
-from gradwire.planner.work import HALF, PLAIN, Work, raw
+from gradwire.planner.work import HALF, PLAIN, Work, raw, summed_by_owners
 
 LANES, GLOO_THREADS = 3, 2
 SETTLED = 3
@@ -98,7 +98,8 @@ class Setting:
             jobs = self._jobs(work, ready)
             small += 0 if work.collective == "all_reduce" else ready.small
             if ready is last and small:
-                jobs.append(self.plain().stages(Chunk(small), self.network))
+                together = summed_by_owners(self.network.workers, self.raw_s)
+                jobs.append(together.stages(Chunk(small), self.network))
             found.append(Bucket((ready.at_s - before) * share, jobs))
             before = ready.at_s
         return found

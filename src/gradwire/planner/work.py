@@ -101,5 +101,13 @@ def raw(
     return Work(name, "all_reduce", first_bytes=sent, first_s=first_s, last_s=last_s)
 
 
+def summed_by_owners(workers: int, first_s: float = 0.0) -> Work:
+    """Small parameters that travel raw and together."""
+    sent = 4 * (workers - 1) / workers
+    if workers == 2:
+        return Work("small", "all_gather", first_bytes=2 * sent, first_s=first_s)
+    return Work("small", "two_shot", first_bytes=sent, middle_bytes=sent, first_s=first_s)
+
+
 def _sent(net: Network, wait_s: float, nbytes: float, in_turn: bool = False) -> Stage:
     return Stage(wait_s=wait_s, nbytes=nbytes, cpu_per_byte=net.send_cpu, in_turn=in_turn)

@@ -36,14 +36,8 @@ class SmallParts:
         self._taken.append(taken)
 
     def job(self) -> Callable[[Link], None]:
-        """Replace everything that waits by its mean over the workers.
-
-        In the order of parameters, not of buckets: a ring adds in an order that depends on the
-        place in the message, and DDP lays its buckets out anew after the first step.
-        """
-        waiting = [part.values for part in sorted(self._waiting, key=lambda part: part.tensor)]
-
-        taken = self._taken
+        """Replace everything that waits by its mean over the workers."""
+        waiting, taken = [part.values for part in self._waiting], self._taken
 
         def reduce(link: Link) -> None:
             for each in taken:
@@ -73,12 +67,15 @@ def reduce_sparse(link: Link, values: Tensor) -> Tensor:
 
 
 def reduce_joined(link: Link, tensors: Sequence[Tensor]) -> None:
-    """The same for several tensors of one type in one message."""
-    if len(tensors) == 1:
-        reduce_raw(link, tensors[0])
-        return
+    """The mean of several tensors of one type in one message: products, summed by rank.
+
+    Whatever lies beside a value, its mean has the same bits.
+    """
     joined = torch.cat(list(tensors))
-    reduce_raw(link, joined)
+    with link.account.timed("encode"):
+        joined.mul_(1.0 / link.size)
+    link.account.message(joined.numel(), joined.nbytes)
+    link.sum_by_owners(joined)
     means = torch.split(joined, [values.numel() for values in tensors])
     for values, mean in zip(tensors, means, strict=True):
         values.copy_(mean)

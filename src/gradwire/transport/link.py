@@ -148,17 +148,32 @@ class Link:
         A ring adds in an order that depends on the place in the message. Among few workers each
         sends its own to everyone; among more, owners of shards add and send the sums.
         """
-        if self.size == 1:
-            return
-        if self.size <= _FEW:
-            tensor.copy_(add_in_order(self._shared("sums", tensor)))
+        if self.size > _FEW:
+            self.sum_by_owners(tensor)
+        else:
+            self._sum_everywhere(tensor)
+
+    def sum_by_owners(self, tensor: Tensor) -> None:
+        """The same with the bytes of a ring, and in two steps however many workers there are.
+
+        A ring takes 2 (n - 1), one after the other: on a link that other messages fill, or with a
+        delay, a small sum would take longer than they do. Between two workers one step is enough.
+        """
+        if self.size <= 2:
+            self._sum_everywhere(tensor)
             return
         shards = tensor.tensor_split(self.size)
-        sizes, mine = [shard.numel() for shard in shards], shards[self.rank]
-        received = self.room("sums", self.size * mine.nbytes).view(tensor.dtype)
-        self.all_to_all(received, tensor, [mine.numel()] * self.size, sizes)
-        mine.copy_(add_in_order(received.view(self.size, mine.numel())))
+        sizes, mine = [shard.nbytes for shard in shards], shards[self.rank]
+        received = self.room("sums", self.size * mine.nbytes)
+        sent = tensor.view(torch.uint8)  # any type, also one that the backend cannot add
+        self.all_to_all(received, sent, [mine.nbytes] * self.size, sizes)
+        mine.copy_(add_in_order(received.view(tensor.dtype).view(self.size, mine.numel())))
         self.share(shards)
+
+    def _sum_everywhere(self, tensor: Tensor) -> None:
+        """The same by every worker."""
+        if self.size > 1:
+            tensor.copy_(add_in_order(self._shared("sums", tensor)))
 
     def all_reduce_sparse(self, tensor: Tensor) -> Tensor:
         """The sum of the sparse tensors of all workers; each sends its own to every other."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _RUN, _MAX_RUNS = 4096, 16
 """What is looked at: up to 16 stretches of about 4096 values."""
+Run = tuple[int, int]
+"""Where a stretch starts and stops."""
 
 
 class Received(NamedTuple):
@@ -51,47 +53,66 @@ class Tally(NamedTuple):
     wrong: float
 
 
+class Sample(NamedTuple):
+    """What one worker says of some stretches, one after the other, in float64.
+
+    steps: that of every value, or the only one there is.
+    """
+
+    values: Tensor
+    steps: Tensor
+    may_be_nested: bool
+
+
 def failure_rate(codec: Lattice, parts: Sequence[Received], numel: int, offset: int) -> float:
     """The share of values that nested payloads like these get wrong; 1 if nothing is finite."""
     if not numel:
         return 0.0
     size = max(codec.block or TILE, TILE)
     size *= max(1, _RUN // size)
-    tallies = []
-    for start in range(0, numel, size * -(-numel // (size * _MAX_RUNS))):
-        stop = min(start + size, numel)
-        run = [_cut(part, start, stop, codec.block) for part in parts]
-        tallies.append(_look(codec, run, stop - start, offset + start))
-    seen, wrong = _sum(tallies)
+    starts = range(0, numel, size * -(-numel // (size * _MAX_RUNS)))
+    runs = [(start, min(start + size, numel)) for start in starts]
+    together = max(1, _RUN * _MAX_RUNS // size)
+    groups = [runs[at : at + together] for at in range(0, len(runs), together)]
+    seen, wrong = _sum([_look(codec, parts, group, offset) for group in groups])
     return wrong / seen if seen else 1.0
 
 
-def _cut(part: Received, start: int, stop: int, block: int | None) -> Received:
+def _look(codec: Lattice, parts: Sequence[Received], runs: Sequence[Run], offset: int) -> Tally:
+    """The tally of some stretches."""
+    plain = [part for part in parts if not part.nested]
+    nested = [part for part in parts if part.nested]
+    if nested and len(plain) == 1:
+        return _sum([_unfold(codec, plain[0], nested[0], run, offset) for run in runs])
+    samples = [_sample(codec, part, runs, offset) for part in plain]
+    return _leave_out(codec, samples) if nested else _rehearse(codec, samples)
+
+
+def _sample(codec: Lattice, part: Received, runs: Sequence[Run], offset: int) -> Sample:
+    """Joined, as each call for a few thousand values takes longer than its work."""
+    values = torch.cat([_decoded(codec, _cut(codec, part, run), run, offset) for run in runs])
+    steps = part.steps.double()
+    if codec.block:
+        steps = torch.cat([_each(codec, _cut(codec, part, run), run) for run in runs])
+    return Sample(values, steps, codec.is_nested(part.key.rank))
+
+
+def _cut(codec: Lattice, part: Received, run: Run) -> Received:
+    (start, stop), block = run, codec.block
     codes = part.codes[packed_nbytes(start, part.width) :]
     steps = part.steps[start // block : -(-stop // block)] if block else part.steps
     return part._replace(steps=steps, codes=codes)
 
 
-def _look(codec: Lattice, parts: Sequence[Received], numel: int, offset: int) -> Tally:
-    """The tally of one stretch."""
-    plain = [part for part in parts if not part.nested]
-    nested = [part for part in parts if part.nested]
-    if not nested:
-        return _rehearse(codec, parts, numel, offset)
-    if len(plain) > 1:
-        return _leave_out(codec, plain, numel, offset)
-    return _unfold(codec, plain[0], nested[0], numel, offset)
-
-
-def _rehearse(codec: Lattice, parts: Sequence[Received], numel: int, offset: int) -> Tally:
+def _rehearse(codec: Lattice, samples: Sequence[Sample]) -> Tally:
     """What would have come of the workers that may be nested: one after the other, as decoded."""
-    first = [part for part in parts if not codec.is_nested(part.key.rank)]
-    later = [part for part in parts if codec.is_nested(part.key.rank)]
-    total = _total([_decoded(codec, part, numel, offset) for part in first])
+    first = [sample for sample in samples if not sample.may_be_nested]
+    later = [sample for sample in samples if sample.may_be_nested]
+    total = _total([sample.values for sample in first])
     tallies = []
-    for count, part in enumerate(later, len(first)):
-        y, steps = total / count, _each(codec, part, numel)
-        w = codec.alpha * (_decoded(codec, part, numel, offset) - y)
+    for count, (values, steps, _) in enumerate(later, len(first)):
+        y = total / count
+        w = codec.alpha * (values - y)
         tallies.append(_count(codec, w, steps))
         cell = codec.ratio * steps
         result = y + codec.alpha * (w - cell * (w / cell).round())
@@ -99,29 +120,28 @@ def _rehearse(codec: Lattice, parts: Sequence[Received], numel: int, offset: int
     return _sum(tallies)
 
 
-def _leave_out(codec: Lattice, plain: Sequence[Received], numel: int, offset: int) -> Tally:
+def _leave_out(codec: Lattice, samples: Sequence[Sample]) -> Tally:
     """Each plain worker against the mean of the others."""
-    values = [_decoded(codec, part, numel, offset) for part in plain]
-    total, others = _total(values), len(plain) - 1
-    shrink = codec.alpha * math.sqrt((1 + 1 / len(plain)) / (1 + 1 / others))
+    total, others = _total([sample.values for sample in samples]), len(samples) - 1
+    shrink = codec.alpha * math.sqrt((1 + 1 / len(samples)) / (1 + 1 / others))
     tallies = []
-    for value, part in zip(values, plain, strict=True):
-        w = shrink * (value - (total - value) / others)
-        tallies.append(_count(codec, w, _each(codec, part, numel)))
+    for values, steps, _ in samples:
+        w = shrink * (values - (total - values) / others)
+        tallies.append(_count(codec, w, steps))
     return _sum(tallies)
 
 
-def _unfold(codec: Lattice, plain: Received, nested: Received, numel: int, offset: int) -> Tally:
+def _unfold(codec: Lattice, plain: Received, nested: Received, run: Run, offset: int) -> Tally:
     """The first nested worker against the only plain one."""
-    y = _decoded(codec, plain, numel, offset)
+    plain, nested = _cut(codec, plain, run), _cut(codec, nested, run)
+    y, each = _decoded(codec, plain, run, offset), _each(codec, nested, run)
     total = y.float()
-    codec.add_nested(nested, total, 1, offset)
-    cells = codec.alpha * codec.ratio * _each(codec, nested, numel)
-    turns = (total.double() - 2 * y) / cells
+    codec.add_nested(nested, total, 1, offset + run[0])
+    turns = (total.double() - 2 * y) / (codec.alpha * codec.ratio * each)
     steps, errors = nested.steps.double(), codec.alpha * plain.steps.double()
-    block = codec.block or numel
+    block = codec.block or len(y)
     chances, counts = folded.chances(turns, steps, errors / steps, codec.ratio, block)
-    zeros = int((_each(codec, nested, numel) == 0).count_nonzero())
+    zeros = int((each == 0).count_nonzero())
     wrong = sum(chance * n for chance, n in zip(chances, counts, strict=True))
     return Tally(sum(counts) + zeros, wrong)
 
@@ -150,12 +170,14 @@ def _total(vectors: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _decoded(codec: Lattice, part: Received, numel: int, offset: int) -> Tensor:
-    out = torch.empty(numel)
-    codec.decode_plain(part, out, offset)
+def _decoded(codec: Lattice, part: Received, run: Run, offset: int) -> Tensor:
+    """The values of a stretch, whose payload was cut."""
+    out = torch.empty(run[1] - run[0])
+    codec.decode_plain(part, out, offset + run[0])
     return out.double()
 
 
-def _each(codec: Lattice, part: Received, numel: int) -> Tensor:
+def _each(codec: Lattice, part: Received, run: Run) -> Tensor:
     """The step of every value."""
+    numel = run[1] - run[0]
     return part.steps.double().repeat_interleave(codec.block or numel)[:numel]
