@@ -52,7 +52,11 @@ def advance(wave: Wave, inst: Any) -> None:
 
 
 def buffer_addresses(wave: Wave, inst: Any, at: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses, and which of them are active and in range of the buffer."""
+    """Addresses, and which of them are active and in range of the buffer.
+
+    Offsets do not wrap around: one that is negative is out of range, whatever is added to it. The
+    compiler makes such code; chips may take it, but no kernel should depend on that.
+    """
     resource, scalar = inst.srsrc.offset, wave.scalar
     if inst.idxen or scalar[resource + 1] >> 16 & 0x3FFF:
         raise NotImplementedError("a buffer with a stride")
