@@ -5,12 +5,18 @@
 Every call of `kernel_calls` is made with tensors on the CPU, but instead of being started
 each launch is noted: its kernel, types and constants. So what is compiled is what a GPU would be
 given. The most usual variants of each kernel are compiled; with `--odd 1` also those with one
-other constant, and with more each of a thousand. Prints the table of docs/gpu.md.
+other constant, and with more each of a thousand. Prints the tables of docs/gpu.md.
+
+Spills are instructions that go to memory, or its bytes. Scalar registers that AMD's compiler puts
+into vector ones cost no memory: they are counted apart, as moved. What `gpu_arithmetic.py` finds
+is loose. Triton keeps what it has compiled, so a run that was stopped goes on where it was, and
+several may share the work by their targets.
 """
 
 import argparse
 import re
 import subprocess
+import sys
 import tempfile
 from collections import Counter, defaultdict
 from functools import lru_cache
@@ -19,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from triton import knobs
 
+from gpu_arithmetic import loose
 from gpu_launches import TARGETS, Launch, Variant, caught, compiled, variant_of
 from gradwire.kernels import gpu
 from gradwire.kernels.gpu.sparse import sums_of_gaps
@@ -34,6 +41,9 @@ USUAL = {
 SUM_WIDTH = 6
 """The usual width of a sum of codes."""
 NUMEL = 5003
+HEADER = (
+    "| kernel | target | variants | registers | shared | spills | moved | load | store | loose |"
+)
 
 
 def distance(variant: Variant) -> int:
@@ -78,6 +88,7 @@ class Facts(NamedTuple):
     registers: int
     shared: int
     spills: int
+    moved: int
     accesses: Counter[str]
     instructions: int
 
@@ -108,9 +119,9 @@ def _nvidia(kernel: Any) -> Facts:
         f"{'load' if op == 'LDG' else 'store'} {width or 32}"
         for op, width in re.findall(r"\b(LDG|STG)\.E(?:\.\w*?)??(?:\.(U8|S8|U16|64|128))?\b", code)
     )
-    spilled = len(re.findall(r"\b(?:LDL|STL)\b", code)) + numbers["STACK"]
+    spilled = len(re.findall(r"\b(?:LDL|STL)\b", code))
     instructions = len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/", code, re.M))
-    return Facts(numbers["REG"], kernel.metadata.shared, spilled, accesses, instructions)
+    return Facts(numbers["REG"], kernel.metadata.shared, spilled, 0, accesses, instructions)
 
 
 def _amd(kernel: Any) -> Facts:
@@ -121,20 +132,40 @@ def _amd(kernel: Any) -> Facts:
         f"{op} {bits.get(width, width)}"
         for op, width in re.findall(r"(?:global|buffer)_(load|store)_(\w+)", code)
     )
-    spilled = numbers["vgpr_spill_count"] + numbers["sgpr_spill_count"]
+    spilled = numbers["vgpr_spill_count"] + numbers["private_segment_fixed_size"]
+    moved = numbers["sgpr_spill_count"]
     instructions = len(re.findall(r"^\t[sv]_|^\t(?:global|buffer|ds)_", code, re.M))
-    return Facts(numbers["vgpr_count"], kernel.metadata.shared, spilled, accesses, instructions)
+    return Facts(
+        numbers["vgpr_count"], kernel.metadata.shared, spilled, moved, accesses, instructions
+    )  # fmt: skip
 
 
-def row(name: str, target: str, found: list[Facts]) -> str:
+def row(name: str, target: str, found: list[Facts], inexact: set[str]) -> str:
     registers, shared = [f.registers for f in found], [f.shared for f in found]
     widest = {kind: max((int(a.split()[1]) for f in found for a in f.accesses
                          if a.startswith(kind) and a.split()[1].isdigit()), default=0)
               for kind in ("load", "store")}  # fmt: skip
     return (
         f"| {name} | {target} | {len(found)} | {min(registers)} to {max(registers)} | "
-        f"{max(shared)} | {sum(f.spills for f in found)} | {widest['load']} | {widest['store']} |"
+        f"{max(shared)} | {max(f.spills for f in found)} | {max(f.moved for f in found)} | "
+        f"{widest['load']} | {widest['store']} | {', '.join(sorted(inexact)) or 'none'} |"
     )
+
+
+def rows(name: str, target: str, odd: int, done: set[tuple[str, Variant]]) -> None:
+    """Print a row for each launch of a kernel, but for variants that are done."""
+    found: dict[str, list[Facts]] = defaultdict(list)
+    inexact: dict[str, set[str]] = defaultdict(set)
+    chosen = near(variants(name, target), odd)
+    for i, variant in enumerate(v for v in chosen if (target, v) not in done):
+        if sys.stderr.isatty():
+            print(f"\r\033[K{name}, {target}: {i + 1}", end="\r", file=sys.stderr, flush=True)
+        kernel = compiled(variant, TARGETS[target])
+        found[variant.name].append(facts(kernel))
+        inexact[variant.name] |= loose(variant.name, kernel)
+    done.update((target, v) for v in chosen)
+    for launched, each in found.items():
+        print(row(launched, target, each, inexact[launched]), flush=True)
 
 
 def main() -> None:
@@ -143,18 +174,11 @@ def main() -> None:
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(TARGETS))
     parser.add_argument("--kernels", nargs="+", default=gpu.__all__, choices=gpu.__all__)
     options = parser.parse_args()
-    print("| kernel | target | variants | registers | shared bytes | spills | load | store |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(HEADER, "|---|---|---|---|---|---|---|---|---|---|", sep="\n")
     done: set[tuple[str, Variant]] = set()
     for name in sorted(options.kernels, key=lambda name: name != "block_scales"):  # all launch it
         for target in options.targets:
-            found: dict[str, list[Facts]] = defaultdict(list)
-            for variant in near(variants(name, target), options.odd):
-                if (target, variant) not in done:
-                    found[variant.name].append(facts(compiled(variant, TARGETS[target])))
-                    done.add((target, variant))
-            for launched, each in found.items():
-                print(row(launched, target, each), flush=True)
+            rows(name, target, options.odd, done)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,22 @@ Calls of `kernel_calls` are made with tensors on the CPU, framed by canaries. Wh
 would launch on such a device is compiled, and runs in the emulator of a checkout of tinygrad, which
 needs clang (`gpu_emulator.py`). All bytes are compared, there is no tolerance. Of the calls that
 lead to the same launches, the first few of each length are made; launches are those of
-`gpu_compile.py --odd 1` unless another number is given. Prints a table.
+`gpu_compile.py --odd 1` unless another number is given. Prints a table. With `--mutants`, kernels
+that are broken on purpose run instead (`tests/gpu_mutants.py`): each must be noticed.
 """
 
 import argparse
 import contextlib
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
+from triton import knobs
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from gpu_code import Code, packed
@@ -25,6 +29,7 @@ from gpu_compile import near, variants
 from gpu_emulator import Emulator
 from gpu_interpreter import Watch
 from gpu_launches import TARGETS, THREADS, Launch, Variant, caught, compiled, variant_of
+from gpu_mutants import MUTANTS, how
 from gpu_worker import complaint
 from gradwire.kernels import gpu
 from gradwire.lab.selftest.kernel_calls import TABLE, Call
@@ -93,6 +98,15 @@ def row(name: str, runner: Runner, options: argparse.Namespace) -> str:
     return f"| `{name}` | {compiled_now} | {calls} | {verdict} | {seconds:.0f} |"
 
 
+def mutant_row(mutant: str, emulator: Emulator) -> str:
+    """What gives it away. In the usual cache, Triton would find the kernel that is not broken."""
+    before = knobs.cache.dir
+    with tempfile.TemporaryDirectory() as knobs.cache.dir:
+        noticed = how(partial(complaint, watched=Runner(emulator).entered), *MUTANTS[mutant])
+    knobs.cache.dir = before
+    return f"| {mutant} | `{MUTANTS[mutant][3]}` | {noticed or 'nothing'} |"
+
+
 def _progress(text: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
@@ -105,9 +119,16 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--odd", type=int, default=1, help="how many constants may be unusual")
     parser.add_argument("--each", type=int, default=3, help="calls of the same launches")
+    parser.add_argument("--mutants", nargs="+", choices=list(MUTANTS), help="run these instead")
     options = parser.parse_args()
     torch.use_deterministic_algorithms(True)  # `torch.empty` gives NaN
-    runner = Runner(Emulator(options.tinygrad))
+    emulator = Emulator(options.tinygrad)
+    if options.mutants:
+        print("| mutant | kernel | noticed by |\n|---|---|---|", flush=True)
+        for mutant in options.mutants:
+            print(mutant_row(mutant, emulator), flush=True)
+        return
+    runner = Runner(emulator)
     print("| kernel | variants | calls | bits | seconds |\n|---|---|---|---|---|", flush=True)
     for name in options.kernels:
         print(row(name, runner, options), flush=True)

@@ -109,7 +109,7 @@ class Emulator:
         places, function = program.arg.globals, runtime.fxn
 
         divides = isinstance(inst, kinds.VOP3) and inst.op.name == "V_DIV_FIXUP_F32"
-        finish = quotients(inst) if divides else None
+        finish = quotients(inst, pc) if divides else None
 
         def step(wave: Wave, watch: Watch) -> None:
             changed = finish(wave) if finish else {}

@@ -12,6 +12,8 @@ LANES = np.arange(32, dtype=np.uint32)
 RUBBISH = 0xA5A5A5A5
 SPARE = 255
 """A register that the emulated code must not use."""
+_LITERAL = 255
+"""The number of an operand that is the word behind the instruction, which is of eight bytes."""
 
 
 class Wave:
@@ -50,7 +52,11 @@ def advance(wave: Wave, inst: Any) -> None:
 
 
 def buffer_addresses(wave: Wave, inst: Any, at: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Addresses, and which of them are active and in range of the buffer."""
+    """Addresses, and which of them are active and in range of the buffer.
+
+    Offsets do not wrap around: one that is negative is out of range, whatever is added to it. The
+    compiler makes such code; chips may take it, but no kernel should depend on that.
+    """
     resource, scalar = inst.srsrc.offset, wave.scalar
     if inst.idxen or scalar[resource + 1] >> 16 & 0x3FFF:
         raise NotImplementedError("a buffer with a stride")
@@ -86,19 +92,25 @@ def _copying(inst: Any, pc: int) -> Any:
     return copy
 
 
+def _scalar(wave: Wave, source: Any, literal: int) -> int:
+    """An operand that all threads share."""
+    return literal if source.offset == _LITERAL else int(wave.scalar[source.offset])
+
+
+def _literal_at(pc: int) -> int:
+    return int.from_bytes(ctypes.string_at(pc + 8, 4), "little")
+
+
 def permutation(inst: Any, pc: int) -> Any:
     """`v_permlane(x)16`: lanes of the same row, or of the other.
 
-    The emulator does not find an operand that is a literal, in the word behind the instruction.
+    The emulator does not find an operand that is a literal.
     """
     other_row = 16 if "X16" in inst.op.name else 0
-    literal = int.from_bytes(ctypes.string_at(pc + 8, 4), "little")
+    literal = _literal_at(pc)
 
     def permute(wave: Wave, _: Watch) -> None:
-        low, high = (
-            literal if source.offset == 255 else int(wave.scalar[source.offset])
-            for source in (inst.src1, inst.src2)
-        )  # fmt: skip
+        low, high = (_scalar(wave, source, literal) for source in (inst.src1, inst.src2))
         places = np.array([(low | high << 32) >> 4 * i & 15 for i in range(16)] * 2)
         old = wave.vector[inst.src0.offset - 256].copy()
         active = wave.active()
@@ -109,16 +121,18 @@ def permutation(inst: Any, pc: int) -> Any:
     return permute
 
 
-def quotients(inst: Any) -> Any:
+def quotients(inst: Any, pc: int) -> Any:
     """The last instruction of a division: {thread: quotient} where a subnormal is in it.
 
     The emulator divides as if those were flushed, though the code says that they are kept; this
     CPU divides instead.
     """
-    sources = [(inst.src2, 4), (inst.src1, 2)]
+    sources, literal = [(inst.src2, 4), (inst.src1, 2)], _literal_at(pc)
 
     def divide(wave: Wave) -> dict[int, int]:
-        numerator, denominator = (_float_source(wave, inst, *source) for source in sources)
+        numerator, denominator = (
+            _float_source(wave, inst, literal, *source) for source in sources
+        )  # fmt: skip
         with np.errstate(all="ignore"):
             quotient = numerator / denominator
         least = np.finfo(np.float32).tiny
@@ -129,10 +143,12 @@ def quotients(inst: Any) -> Any:
     return divide
 
 
-def _float_source(wave: Wave, inst: Any, register: Any, bit: int) -> np.ndarray:
+def _float_source(wave: Wave, inst: Any, literal: int, source: Any, bit: int) -> np.ndarray:
     """An operand of 32 bits, with its sign as the instruction has it."""
-    at = register.offset
-    bits = wave.vector[at - 256] if at >= 256 else np.full(32, wave.scalar[at], np.uint32)
+    if source.offset < 256:
+        bits = np.full(32, _scalar(wave, source, literal), np.uint32)
+    else:
+        bits = wave.vector[source.offset - 256]
     value = np.ascontiguousarray(bits).view(np.float32)
     value = abs(value) if inst.abs & bit else value
     return -value if inst.neg & bit else value

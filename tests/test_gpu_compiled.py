@@ -4,12 +4,14 @@
 """
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("triton", reason="the GPU kernels need Triton: pip install gradwire[gpu]")
 
 import gpu_compile
+from gpu_arithmetic import loose
 from gpu_compile import distance, facts, sass, variants
 from gpu_launches import TARGETS, THREADS, compiled
 
@@ -30,12 +32,51 @@ def target(request, tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["quantize", "dequantize_mean", "mean_floats"])
 def test_nothing_spills_and_floats_travel_by_128_bits(target, name):
-    found = facts(compiled(usual(name, target), TARGETS[target]))
+    kernel = compiled(usual(name, target), TARGETS[target])
+    found = facts(kernel)
     assert found.spills == 0
+    assert loose(name, kernel) == set()
     at_once = 2 if name == "mean_floats" else 3  # programs on a multiprocessor; float64 takes room
     assert at_once * THREADS * found.registers <= 65_536
     wide = {access for access in found.accesses if access.endswith("128")}
     assert wide >= ({"load 128"} if name != "dequantize_mean" else {"store 128"})
+
+
+def test_products_are_fused_nowhere_else(target):
+    """What would be is noticed, in the PTX and in AMD's assembly."""
+    adding = next(v for v in variants("dequantize", target) if dict(v.constants)["ADD"])
+    assert loose("dequantize", compiled(adding, TARGETS[target])) == set()
+    fused = compiled(adding, TARGETS[target], enable_fp_fusion=True)
+    assert loose("dequantize", fused)
+
+
+@pytest.mark.parametrize(
+    "op",
+    ["add.f32", "mul.f64", "fma.rn.f32", "fma.rn.f64", "div.full.f32", "div.approx.f32",
+     "sqrt.approx.f32", "sqrt.rn.f32", "ex2.approx.ftz.f32", "add.rn.ftz.f32", "rcp.rn.f32",
+     "cvt.rz.f16.f32", "cvt.rni.f32.f32", "red.global.add.f32", "add.rn.f16x2"],
+)  # fmt: skip
+def test_an_instruction_that_rounds_otherwise_is_noticed(op):
+    ptx = f"\tadd.rn.f32 \t%f1, %f2, %f3;\n\t@%p1 {op} \t%f1, %f2, %f3; // mul.rn.f32\n"
+    assert loose("quantize", SimpleNamespace(asm={"ptx": ptx})) == {op}
+
+
+@pytest.mark.parametrize(
+    ("llir", "assembly", "found"),
+    [
+        ("%3 = fmul contract float %1, %2", "", "contract"),
+        ("%3 = fdiv float %1, %2, !fpmath !4", "", "!fpmath"),
+        ("call float @llvm.fmuladd.f32(", "", "llvm.fmuladd"),
+        ("call float @llvm.fma.f32(", "", "llvm.fma.f32"),
+        ("call float @llvm.amdgcn.rcp.f32(", "", "llvm.amdgcn.rcp.f32"),
+        ("", "v_fmac_f32_e32 v1, v2", "v_fmac_f32"),
+        ("", "\t.amdhsa_float_denorm_mode_32 0", "denorm_mode_32 0"),
+        ("", "\t.amdhsa_float_round_mode_32 3", "round_mode_32 3"),
+    ],
+)
+def test_the_same_of_amd_is_noticed(llir, assembly, found):
+    kernel = SimpleNamespace(asm={"llir": llir, "amdgcn": assembly})
+    assert loose("quantize", kernel) == {found}
 
 
 def test_products_are_not_fused_with_sums():

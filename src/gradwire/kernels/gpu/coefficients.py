@@ -1,7 +1,8 @@
 """The launches of `spectra.py`: blocks are transformed, added up, chosen from and turned back.
 
 A program has some blocks in registers, as rows of coefficients, about a thousand in all. `first`
-and `limit` are as in `kept.py`; `x`, `rest` and `out` begin with value `first`.
+and `limit` are as in `kept.py`; `x`, `rest` and `out` begin with value `first`. What is the same
+for all peers is computed for each (`disable_licm`): registers that kept it would make others spill.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def keep_blocks(
     c = _load(x + _skipped(SIZE), limit - at, SIZE)
     if DOMAIN:
         c = turned(c, levels, split, turns, scale, ends, DOMAIN == _DCT)
-    for peer in range(peers):
+    for peer in tl.range(0, peers, disable_licm=True):
         c = _add_peer(
             c, their_scales, their_bitmaps, their_codes, peer, at, limit, stop, numel, number,
             count, damaged, SIZE, WIDTH, SHIFT,
@@ -148,7 +149,7 @@ def add_blocks(
 ):  # fmt: skip
     at = first + _skipped(SIZE)
     c = tl.zeros((rows_of(SIZE), SIZE), tl.float32)
-    for peer in range(peers):
+    for peer in tl.range(0, peers, disable_licm=True):
         c = _add_peer(
             c, scales, bitmaps, codes, peer, at, limit, stop, numel, number, count, damaged, SIZE,
             WIDTH, SHIFT,

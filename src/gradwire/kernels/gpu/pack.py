@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradwire.kernels.formats import layout
 from gradwire.kernels.gpu.compiler import jit, kernel, launch, static
-from gradwire.kernels.gpu.tiles import EIGHTH, ROWS, lanes, rows, skip
+from gradwire.kernels.gpu.tiles import EIGHTH, ROWS, lanes, quotient, rows, skip
 
 _OCTETS = tl.constexpr(512)
 _digits = static(layout.digits)
@@ -147,14 +147,15 @@ def load_fields(words, stride, left, WIDTH: tl.constexpr):
         value = rows() * 0 + s * stride + lanes()
         if left is None:
             count = words_of(WIDTH)
-            inside = value >= 0
+            number, place, inside = value // count, value % count, value >= 0
         else:
             whole = (8 * stride + per_word(WIDTH) - 1) // per_word(WIDTH)
             count = tl.maximum(whole, 1)
-            inside = lanes() < stride
-        at = rows() * words_of(WIDTH) + value % count
+            number, inside = quotient(value, count), lanes() < stride
+            place = value - number * count
+        at = rows() * words_of(WIDTH) + place
         word = tl.load(words + at, mask=inside, other=0).to(tl.uint32, bitcast=True)
-        place = tl.minimum(value // count * WIDTH, 31)  # more only where there is no value
-        field = word >> place.to(tl.uint32)
+        low = tl.minimum(number * WIDTH, 31)  # more only where there is no value
+        field = word >> low.to(tl.uint32)
         fields += ((field & ((1 << WIDTH) - 1)).to(tl.int32, bitcast=True),)
     return fields

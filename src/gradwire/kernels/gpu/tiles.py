@@ -171,14 +171,20 @@ def _chosen(even, odd, even_shift, odd_shift):
 def half_word(counter, row, value, stride, c1, c2, c3, k0, k1):
     """The same 16 bits for values of any places in their tiles, each from an output of its own."""
     first = counter.to(tl.uint32) + tl.program_id(0).to(tl.uint32) * (GROUP // 8)
-    inverse = ((1 << 20) + stride - 1) // tl.maximum(stride, 1)
-    eighth = (value * inverse) >> 20  # value // stride, exact up to 1024
+    eighth = quotient(value, stride)
     at = value - (eighth & ~1) * stride
     words = philox_words(first + (row * EIGHTH + (at >> 1)).to(tl.uint32), c1, c2, c3, k0, k1)
     word = words[0]
     for p in tl.static_range(1, 4):
         word = tl.where(eighth >= 2 * p, words[p], word)
     return ((word >> ((at & 1) * 16).to(tl.uint32)) & 0xFFFF).to(tl.int32)
+
+
+@jit
+def quotient(value, divisor):
+    """value // divisor, both up to 1024: the tensor of all quotients takes a division a row."""
+    inverse = ((1 << 20) + divisor - 1) // tl.maximum(divisor, 1)
+    return (value * inverse) >> 20
 
 
 @jit
