@@ -17,9 +17,9 @@ ALL, BITMAP, GAPS = range(3)
 
 
 class Head(NamedTuple):
-    """`count` of a whole block, the number of the domain, the form of the places, and `rice`."""
+    """How many are `kept` of a whole block, the number of the domain, the form of the places, and `rice`."""
 
-    count: int
+    kept: int
     domain: int
     placed: int
     rice: int
@@ -48,10 +48,10 @@ def read_head(payload: Tensor, block: int, *, has_gaps: bool) -> Head:
     check_head_size(payload)
     *fields, zero = _HEAD.unpack(payload[:HEAD_NBYTES].numpy().tobytes())
     head = Head(*fields)
-    if not 1 <= head.count <= block:
+    if not 1 <= head.kept <= block:
         raise ValueError("the head is damaged: it promises more coefficients than there are.")
     placed = head.placed
-    fits = (placed == ALL) == (head.count == block) and placed <= BITMAP + has_gaps
+    fits = (placed == ALL) == (head.kept == block) and placed <= BITMAP + has_gaps
     if head.domain > 2 or not fits or head.rice > (MAX_RICE if placed == GAPS else 0) or zero:
         raise ValueError("the head is damaged: it names no domain or form that there is.")
     return head

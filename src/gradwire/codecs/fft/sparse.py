@@ -136,7 +136,7 @@ class SparseCoding:
         """
         head = self.head(payload) if known is None else known
         check_head_size(payload)
-        form, body = self.form(head.count), payload[HEAD_NBYTES:]
+        form, body = self.form(head.kept), payload[HEAD_NBYTES:]
         sizes = [form.codes_nbytes(numel), form.scales_nbytes(numel)]
         places_nbytes = 0 if head.placed == ALL else bitmap_nbytes(numel)
         if self.zstd:
@@ -171,7 +171,7 @@ class SparseCoding:
         head = self.head(payload)
         if self.zstd:
             return sizes_up_to("frame", payload, head=HEAD_NBYTES)
-        form = self.form(head.count)
+        form = self.form(head.kept)
         parts = {"head": HEAD_NBYTES, "coefficients": form.codes_nbytes(numel)}
         sizes = sizes_up_to(PLACES[head.placed], payload, **parts, scales=form.scales_nbytes(numel))
         return {name: size for name, size in sizes.items() if size}

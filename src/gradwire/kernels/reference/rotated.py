@@ -88,7 +88,7 @@ def turned(values: Tensor, position: int, size: int, key: Key) -> Tensor:
 def turned_back(y: Tensor, position: int, size: int, key: Key, factor: float) -> Tensor:
     """Blocks rotated back, size / 4 times as long, times `factor`."""
     first, second = _signs(position, len(y), size, key)
-    values = turn(turn(y, 1) * second, LANES) * first
+    values: Tensor = turn(turn(y, 1) * second, LANES) * first
     return (values * factor).clamp(-LARGEST, LARGEST)
 
 
