@@ -17,7 +17,7 @@ ALL, BITMAP, GAPS = range(3)
 
 
 class Head(NamedTuple):
-    """How many are `kept` of a whole block, the domain by number, the form of the places, `rice`."""
+    """How many are `kept` of a whole block, the domain, the form of the places, and `rice`."""
 
     kept: int
     domain: int
