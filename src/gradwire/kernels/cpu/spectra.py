@@ -95,7 +95,7 @@ def keep_spectra(
     *,
     domain: str,
     form: Form,
-) -> bool:
+) -> bool | Tensor:
     values, left = array(x), _NOWHERE if rest is None else array(rest)
     arrays, addresses = tuple(array(part) for part in kept), _addresses(others)
     number, one = np.array([1 + len(others)], np.float32), np.ones(1, np.float32)
@@ -136,7 +136,7 @@ def add_spectra(
     form: Form,
     weight: float = 1.0,
     accumulate: bool = False,
-) -> bool:
+) -> bool | Tensor:
     addresses, sizes = _addresses(kept), tuple(part.numel() for part in kept[0])
     results, factor, one = array(out), np.array([weight], np.float32), np.ones(1, np.float32)
     strips, turns = _in_strips(out.numel(), form), domain != "time"

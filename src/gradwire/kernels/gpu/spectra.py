@@ -45,7 +45,7 @@ def keep_spectra(
     *,
     domain: str,
     form: Form,
-) -> Tensor:
+) -> bool | Tensor:
     numel, whole, times = x.numel(), _whole(x.numel(), form), 1 + len(others)
     damaged, codes = x.new_zeros(1, dtype=torch.int32), _room_for_codes(kept.codes, numel, form)
     peers = _peers(others or [kept])
@@ -80,7 +80,7 @@ def add_spectra(
     form: Form,
     weight: float = 1.0,
     accumulate: bool = False,
-) -> Tensor:
+) -> bool | Tensor:
     numel, whole = out.numel(), _whole(out.numel(), form)
     damaged, peers = out.new_zeros(1, dtype=torch.int32), _peers(kept)
 

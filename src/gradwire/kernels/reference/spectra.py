@@ -30,7 +30,7 @@ def keep_spectra(
     *,
     domain: str,
     form: Form,
-) -> bool:
+) -> bool | Tensor:
     c = _turned(x, domain, form.block)
     for other in others:
         if not _add(other, c, form):
@@ -61,7 +61,7 @@ def add_spectra(
     form: Form,
     weight: float = 1.0,
     accumulate: bool = False,
-) -> bool:
+) -> bool | Tensor:
     c = torch.zeros_like(out)
     if not all(_add(each, c, form) for each in kept):
         return False
