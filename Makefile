@@ -35,7 +35,7 @@ demo: .venv/.gradwire
 		echo "are real, but the time that compression saves is hidden." && $(DEMO); }
 
 test: venv
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest
 
 check: venv
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import gradwire as gw
-from gradwire.codecs.global_qsgd import uniform
+from gradwire.codecs import uniform
 from gradwire.kernels import cpu
 from gradwire.kernels.formats import fields
 from gradwire.kernels.reference import tiles as reference_tiles

@@ -68,12 +68,16 @@ class Own:
         return decoded
 
     def owe(self, is_new: bool | Tensor) -> None:
-        """What was not said, and what was not due, is the residual from now on, if it `is_new`."""
+        """What was not said, and what was not due, is the residual from now on, if it `is_new`.
+
+        If nothing is due it stays as it was, although zeros may be decoded to something else.
+        """
         if self.debt is None or self.debt.residual is None:
             return
-        owed, residual = self.debt.owed, self.debt.residual
+        owed, residual, share = self.debt.owed, self.debt.residual, self.piece.part.share
         if isinstance(is_new, Tensor):
-            torch.where(is_new, owed, residual, out=residual)
+            is_due = is_new if not isinstance(share, Tensor) else is_new & (share != 0)
+            torch.where(is_due, owed, residual, out=residual)
         elif is_new:
             residual.copy_(owed)
 

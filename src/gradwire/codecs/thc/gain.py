@@ -19,7 +19,7 @@ def within(s: float) -> tuple[float, float]:
     """The share of a Gaussian within `s` standard deviations, and its density there.
 
     >>> within(1.0)
-    (0.682689492137086, 0.24197072451914334)
+    (0.682689492137086, 0.24197072451914337)
     """
     density = exp(-s * s / 2) / _ROOT_OF_TWO_PI
     term = series = s
