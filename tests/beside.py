@@ -1,8 +1,7 @@
 """Long checks in processes of their own, which go on beside the other tests.
 
 Most tests wait for something more often than they compute, so a second core has time for these. A
-module that has one calls it `BESIDE`; `conftest.py` starts it when tests have been collected, or
-sees to it that its module comes first where two processes share the tests.
+module that has one calls it `BESIDE`; `conftest.py` starts it when tests have been collected.
 """
 
 import os

@@ -30,27 +30,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.stem in SLOW or item.name.startswith(SLOW):
             item.add_marker("slow")
-    items.sort(key=lambda item: _turn(item, _is_shared(config)))
-
-
-def _turn(item: pytest.Item, is_shared: bool) -> int:
-    """Kernels first: all that they compile, each worker of a world would else compile for itself.
-
-    Where processes share the tests, a module with a check to run beside others waits for it, while
-    the other process goes on; what takes long must not be left for the end.
-    """
-    if item.path.stem == "test_kernels":
-        return 0
-    return 1 if is_shared and hasattr(getattr(item, "module", None), "BESIDE") else 2
-
-
-def _is_shared(config: pytest.Config) -> bool:
-    """Is this one of the processes of `make test`, which take one file of tests after the other?"""
-    return hasattr(config, "workerinput")
+    # Kernels first: all that they compile, each worker of a world would else compile for itself.
+    items.sort(key=lambda item: item.path.stem != "test_kernels")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if not session.config.option.collectonly and not _is_shared(session.config):
+    if not session.config.option.collectonly:
         for beside in _besides(session):
             beside.start()
 
