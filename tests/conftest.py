@@ -26,12 +26,10 @@ SLOW = (
 """Files and tests that `-m "not slow"` leaves out beside those that are marked where they stand."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in SLOW or item.name.startswith(SLOW):
             item.add_marker("slow")
-    # Kernels first: all that they compile, each worker of a world would else compile for itself.
-    items.sort(key=lambda item: item.path.stem != "test_kernels")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

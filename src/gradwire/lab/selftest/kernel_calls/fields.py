@@ -11,7 +11,7 @@ import torch
 from gradwire.kernels import cpu
 from gradwire.kernels.formats.fields import field_width, num_words
 from gradwire.kernels.formats.layout import num_blocks
-from gradwire.lab.selftest.kernel_calls.sums import HALVES, SUMS, dithers
+from gradwire.lab.selftest.kernel_calls.sums import GRIDS, dithers
 from gradwire.lab.selftest.kernel_calls.table import Call, call, every_float, float32_only
 from gradwire.lab.selftest.kernel_calls.values import (
     BLOCKS,
@@ -24,13 +24,13 @@ from gradwire.lab.selftest.kernel_calls.values import (
     vectors,
 )
 
-WIDE = (127, 1 << 23)
+WIDE = [((127, 1 << 23), block) for block in BLOCKS]
 """The widest field, a word."""
 
 
 @every_float
 def quantize_fields(numel: int, dtype: torch.dtype) -> Iterator[Call]:
-    for (levels, terms), block in itertools.product(some([*SUMS, WIDE, *HALVES], dtype), BLOCKS):
+    for (levels, terms), block in some([*GRIDS, *WIDE], dtype):
         width = field_width(levels, terms)
         how = {"levels": levels, "width": width, "block": block, "key": KEY, "offset": 1024}
         words = soiled(num_words(numel, width), dtype=torch.int32)
@@ -42,7 +42,7 @@ def quantize_fields(numel: int, dtype: torch.dtype) -> Iterator[Call]:
 
 @float32_only
 def dequantize_fields(numel: int, dtype: torch.dtype) -> Iterator[Call]:
-    for (levels, terms), block in itertools.product([*SUMS, WIDE, *HALVES], BLOCKS):
+    for (levels, terms), block in [*GRIDS, *WIDE]:
         how: dict[str, Any] = {"levels": levels, "width": field_width(levels, terms)}
         how["block"] = block
         scales, x = scales_for(numel, block), finite(numel)

@@ -36,9 +36,14 @@ def quantize(numel: int, dtype: torch.dtype) -> Iterator[Call]:
         x, scales = finite(numel, dtype), scales_for(numel, block)
         for half in (0, 0.5):
             yield call(x, scales, codes, norm=None, shift=40_000, **how | {"levels": levels + half})
-        for x, norm in zip(vectors(numel, dtype), ("max", "l2", "max"), strict=False):
-            debt, room = debt_for(x, width // 2), soiled(num_blocks(numel, block))
-            yield call(x, room, codes, debt, norm=norm, dithered=width % 2 == 0, **how)
+        if width % 3 != 2:
+            continue
+        for i, (x, norm) in enumerate(
+            zip(vectors(numel, dtype), ("max", "l2", "max"), strict=False)
+        ):
+            debt, room = debt_for(x, i + width), soiled(num_blocks(numel, block))
+            dithered = (i + BLOCKS.index(block)) % 2 == 0
+            yield call(x, room, codes, debt, norm=norm, dithered=dithered, **how)
         yield call(x := finite(numel), scales, codes, Debt(x), norm=None, **how)
 
 

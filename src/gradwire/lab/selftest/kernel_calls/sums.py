@@ -24,6 +24,8 @@ SUMS = [(1, 1), (1, 3), (7, 2), (7, 4), (7, 18), (7, 19), (127, 2), (127, 64), (
 """(levels, terms): of up to 16 bits, some just below a byte and some just above."""
 HALVES = [(0.5, 1), (0.5, 3), (1.5, 2), (7.5, 17), (127.5, 257)]
 """The same of grids without a zero."""
+GRIDS = [*itertools.product(SUMS, BLOCKS), *itertools.product(HALVES, BLOCKS[1::2])]
+"""((levels, terms), block)"""
 
 
 def dithers(levels: float, terms: int) -> tuple[Dither | None, ...]:
@@ -46,7 +48,7 @@ def add_packed(numel: int, dtype: torch.dtype) -> Iterator[Call]:
 
 @float32_only
 def dequantize_sum(numel: int, dtype: torch.dtype) -> Iterator[Call]:
-    for (levels, terms), block in itertools.product([*SUMS, *HALVES], BLOCKS):
+    for (levels, terms), block in GRIDS:
         width = field_width(levels, terms)
         how = {"levels": levels, "width": width, "block": block, "terms": terms}
         for store, dither in itertools.product(STORES, dithers(levels, terms)):
