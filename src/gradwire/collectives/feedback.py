@@ -26,10 +26,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Own:
-    """This worker's vector of a piece: its gradient, and with error feedback a debt."""
+    """This worker's vector of a piece: its gradient, and with error feedback a debt.
+
+    for_all: does it owe what the mean of all does not say, so that something new may be owed even
+        if nothing is due?
+    """
 
     piece: Slice
     debt: Debt | None = None
+    for_all: bool = False
 
     def source(self) -> Tensor:
         """What is to be encoded, in the memory of the debt if there is one."""
@@ -70,14 +75,15 @@ class Own:
     def owe(self, is_new: bool | Tensor) -> None:
         """What was not said, and what was not due, is the residual from now on, if it `is_new`.
 
-        If nothing is due it stays as it was, although zeros may be decoded to something else.
+        If nothing is due it stays as it was: zeros may be decoded to something else.
         """
         if self.debt is None or self.debt.residual is None:
             return
         owed, residual, share = self.debt.owed, self.debt.residual, self.piece.part.share
         if isinstance(is_new, Tensor):
-            is_due = is_new if not isinstance(share, Tensor) else is_new & (share != 0)
-            torch.where(is_due, owed, residual, out=residual)
+            if isinstance(share, Tensor) and not self.for_all:
+                is_new = is_new & (share != 0)
+            torch.where(is_new, owed, residual, out=residual)
         elif is_new:
             residual.copy_(owed)
 

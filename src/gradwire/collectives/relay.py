@@ -171,7 +171,7 @@ def _settle_own(link: Link, piece: Slice, debt: Debt, reply: framing.Sent) -> No
         reply.decode(source := torch.empty_like(left))
         tell(piece, source.mul_(link.size).add_(left), lambda out: out.copy_(left))
     debt.leave()
-    Own(piece, debt).settle(link, reply.decode)
+    Own(piece, debt, for_all=True).settle(link, reply.decode)
     if piece.undue is not None and is_finite(piece.values):
         piece.undue.add_(left)
 
