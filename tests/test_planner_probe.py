@@ -28,7 +28,7 @@ def small():
 def run_probe(rank):
     ddp = DistributedDataParallel(small())
     before = {name: value.clone() for name, value in ddp.state_dict().items()}
-    found = gw.probe(ddp, torch.randn(8, 200), codecs=CODECS, seconds=1.0)
+    found = gw.probe(ddp, torch.randn(8, 200), codecs=CODECS, seconds=2.5)
     same = all(torch.equal(value, before[name]) for name, value in ddp.state_dict().items())
     bare = all(p.grad is None for p in ddp.parameters())
     return found.to_json(), same, bare
