@@ -80,7 +80,10 @@ class Codec(ABC):
         self, payload: Tensor, out: Tensor, key: Key, offset: int = 0, *,
         weight: float = 1.0, accumulate: bool = False,
     ) -> None:  # fmt: skip
-        """Write, or add, `weight` times the values to `out` (float32); ValueError: damaged."""
+        """Write, or add, `weight` times the values to `out` (float32).
+
+        ValueError: the payload is damaged, and what has been written to `out` is not defined.
+        """
 
     def mean_into(
         self, payloads: Sequence[Tensor], out: Tensor, keys: Sequence[Key], offset: int = 0
