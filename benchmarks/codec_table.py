@@ -28,8 +28,8 @@ TARGETS = {"mnist-cnn": 0.95, "mnist-fc": 0.93, "gpt-char": 2.8}
 SCORES = dict.fromkeys(TARGETS, "accuracy") | {"gpt-char": "bits_per_character"}
 LINKS = {"1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}
 CODECS = [
-    "none", "lossless", "fp16", "bf16", "qsgd", "dqsg", "ndqsg", "eden", "global-qsgd", "gradiveq",
-    "powersgd", "fft", "topk",
+    "none", "lossless", "fp16", "bf16", "qsgd", "dqsg", "ndqsg", "eden", "global-qsgd", "thc",
+    "gradiveq", "powersgd", "fft", "topk",
 ]  # fmt: skip
 PEERS = {
     "pytorch:hook=fp16": "PyTorch's fp16 hook",

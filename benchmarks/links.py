@@ -29,7 +29,7 @@ from link_run import Progress, measure
 from links_plot import draw
 
 CODECS = [
-    "none", "qsgd:bits=4", "eden", "dqsg:bits_per_value=2.0", "global-qsgd:bits=4", "fft",
+    "none", "qsgd:bits=4", "eden", "dqsg:bits_per_value=2.0", "global-qsgd:bits=4", "thc", "fft",
     "gradiveq", "powersgd:rank=4", "auto",
 ]  # fmt: skip
 

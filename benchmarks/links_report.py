@@ -1,8 +1,8 @@
-"""Tables and plot of what `links.py` measured, from its file alone.
+"""Tables and plot of what `links.py` or `plan_check.py` measured, from their files alone.
 
     .venv/bin/python benchmarks/links_report.py links.json                       # Markdown
     .venv/bin/python benchmarks/links_report.py links.json --plot links.svg
-    .venv/bin/python benchmarks/links_report.py links.json --page docs/performance.md
+    .venv/bin/python benchmarks/links_report.py plan-check/*-rows.json --page docs/performance.md
 
 `--page` replaces what stands between the page's two marks, and draws `links.svg` beside it.
 """
@@ -26,11 +26,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("results", type=Path, help="the --json file of links.py")
+    parser.add_argument("results", type=Path, nargs="+", help="files with rows of links")
     parser.add_argument("--plot", metavar="FILE.svg", type=Path, help="draw them")
     parser.add_argument("--page", metavar="FILE.md", type=Path, help="put them into this page")
     options = parser.parse_args()
-    rows = read(options.results)
+    rows = [row for file in options.results for row in read(file)]
     if options.plot:
         options.plot.write_text(draw(rows))
     if options.page:

@@ -7,8 +7,8 @@
 On each link the workers first probe it (`gradwire probe`), then the variants are timed. What was
 measured is kept in the folder of `--out`, a file for each link, so a run that was cut short goes on
 where it stopped; `--anew` measures again, and `--report` only reads. It fails if the predictions
-are worse than `plan_verdict.py` allows. PowerSGD, which is PyTorch's, and `auto`, which
-chooses by measuring, are not predicted.
+are worse than `plan_verdict.py` allows. PyTorch's PowerSGD and `auto`, which chooses by measuring,
+are timed but not predicted: with them the files hold all that `links_report.py` shows.
 Beside each prediction stands that of the Global-QSGD paper's own model.
 """
 
@@ -26,6 +26,9 @@ from gradwire.planner.work import raw
 from link_results import BASELINES, COMPUTE, HALF, PLAIN, POWERSGD, Link, Row, read, write
 from links import CODECS, prepare_links
 from plan_verdict import CLEAR, MARKS, Checked, markdown, table, verdict
+
+AUTO = "auto"
+UNPREDICTED = (POWERSGD, AUTO)
 
 
 def main() -> None:
@@ -78,9 +81,12 @@ def links(options: argparse.Namespace) -> list[Link]:
 
 
 def variants(link: Link) -> list[str]:
-    fixed = [codec for codec in CODECS if codec != "auto"]
-    codecs = [c for c in fixed if link.model == "mlp" or not c.startswith("gradiveq")]
-    return [*(what for what in BASELINES if what != POWERSGD), *codecs]
+    return [*BASELINES, *(c for c in CODECS if link.model == "mlp" or not c.startswith("gradiveq"))]
+
+
+def probed(link: Link) -> list[str]:
+    """The codecs whose steps are predicted."""
+    return ["bf16", *(what for what in variants(link) if what not in (*BASELINES, AUTO))]
 
 
 def files(out: Path, link: Link) -> tuple[Path, Path]:
@@ -102,7 +108,7 @@ def measure(options: argparse.Namespace) -> None:
     for link in missing:
         profile_file, rows_file = files(options.out, link)
         os.environ[plan_worker.FILE] = str(profile_file.resolve())
-        os.environ[plan_worker.CODECS] = " ".join(["bf16", *variants(link)[3:]])
+        os.environ[plan_worker.CODECS] = " ".join(probed(link))
         os.environ[plan_worker.SECONDS] = str(options.probe)
         rows = link_run.measure(link, variants(link), arguments, progress)
         write(rows_file, rows)
@@ -113,7 +119,8 @@ def check(out: Path, link: Link) -> list[Checked]:
     profile_file, rows_file = files(out, link)
     if not rows_file.exists():
         return []
-    found, rows = profile.read(profile_file), read(rows_file)
+    found = profile.read(profile_file)
+    rows = [row for row in read(rows_file) if row.what not in UNPREDICTED]
     plain = next(row.step_s for row in rows if row.what == PLAIN)
     guesses = {row.what: predicted(found, row.what) for row in rows}
     return [checked(row, guesses, plain) for row in rows]
