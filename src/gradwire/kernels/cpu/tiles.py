@@ -49,16 +49,19 @@ def _widen_for(x, start, stop, tile):  # type: ignore[no-untyped-def]
     else:
 
         def copy(x, start, stop, tile):  # type: ignore[no-untyped-def]
-            # s eeeee mmmmmmmmmm: shift into a float32's place, then mend the exponent's bias by a
-            # product, which also makes subnormals normal. Exponent 31 is inf or NaN.
+            # s eeeee mmmmmmmmmm: shift into a float32's place and mend the exponent's bias. Exponent
+            # 31 is inf or NaN. Subnormals are counted in their steps, since arithmetic on a
+            # float32 that is subnormal takes processors a hundred cycles.
             source = x[start:stop]
             for i in range(stop - start):
                 half = fp16_bits(source[i])
-                body = (half & np.int32(0x7FFF)) << np.int32(13)
-                value = as_bits(as_float(np.int32(body)) * np.float32(2.0**112))
-                special = np.int32(0x7F800000) if body >= np.int32(0x0F800000) else np.int32(0)
+                body = half & np.int32(0x7FFF)
+                bits = np.int32(body << np.int32(13)) + np.int32(112 << 23)
+                bits |= np.int32(0x7F800000) if body >= np.int32(0x7C00) else np.int32(0)
+                steps = as_bits(np.float32(np.int32(body)) * np.float32(2.0**-24))
+                value = bits if body >= np.int32(0x0400) else steps
                 sign = (half & np.int32(0x8000)) << np.int32(16)
-                tile[i] = as_float(np.int32(value | special | sign))
+                tile[i] = as_float(np.int32(value | sign))
             tile[stop - start :] = np.float32(0)
 
     return copy
