@@ -27,7 +27,7 @@ TABLE = Path(__file__).with_name("rates.json")
 CODECS = (
     "none", "bf16", "fp16", "qsgd:bits=8", "qsgd:bits=4", "qsgd:bits=2", "dqsg",
     "dqsg:bits_per_value=2.0", "global-qsgd:bits=4", "global-qsgd:bits=4,dither=exponential",
-    "eden", "fft", "gradiveq", "powersgd:rank=4",
+    "eden", "thc", "fft", "gradiveq", "powersgd:rank=4",
 )  # fmt: skip
 JOB_S = 1e-3
 """What a job costs a core beside its values, if that was not measured: Python, and gloo's calls."""
