@@ -49,9 +49,9 @@ def _widen_for(x, start, stop, tile):  # type: ignore[no-untyped-def]
     else:
 
         def copy(x, start, stop, tile):  # type: ignore[no-untyped-def]
-            # s eeeee mmmmmmmmmm: shift into a float32's place and mend the exponent's bias. Exponent
-            # 31 is inf or NaN. Subnormals are counted in their steps, since arithmetic on a
-            # float32 that is subnormal takes processors a hundred cycles.
+            # s eeeee mmmmmmmmmm: shift into a float32's place and mend the exponent's bias, where
+            # 31 is inf or NaN. Subnormals are counted in their steps: arithmetic on a subnormal
+            # float32 takes processors a hundred cycles.
             source = x[start:stop]
             for i in range(stop - start):
                 half = fp16_bits(source[i])
