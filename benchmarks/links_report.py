@@ -72,10 +72,10 @@ def interface(rows: Sequence[Row]) -> list[str]:
     both = [row.wire_bytes / row.stats_bytes for row in sent if row.wire_bytes and row.stats_bytes]
     if not both:
         return []
-    worst = max(abs(quotient - 1) for quotient in both)
     return [
-        "MB that leave a worker's interface in a step, and in brackets what `handle.stats()` "
-        f"counts;\nthey agree within {worst:.1%}:",
+        "MB that leave a worker's interface in a step, and in brackets the payloads that "
+        f"`handle.stats()` counts.\nHeaders add {min(both) - 1:.1%} to {max(both) - 1:.1%}, most "
+        "where messages are smallest:",
         matrix(sent, "workers", lambda link: f"{link.workers}{link.suffix}", megabytes_twice),
     ]
 
