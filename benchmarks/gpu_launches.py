@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
-from gradwire.kernels.gpu.compiler import EXACT, THREADS
+from gradwire.kernels.gpu.compiler import EXACT, THREADS, registers
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -89,5 +89,6 @@ def compiled(variant: Variant, target: GPUTarget, **options: Any) -> Any:
     """What Triton makes of it."""
     known = {at: list(map(list, facts)) for at, facts in variant.known}
     source = ASTSource(variant.function, dict(variant.types), dict(variant.constants), known)
-    options = {"num_warps": THREADS // target.warp_size, **EXACT, **options}
+    room = registers(variant.function) if target.backend == "cuda" else {}
+    options = {"num_warps": THREADS // target.warp_size, **EXACT, **room, **options}
     return triton.compile(source, target=target, options=options)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from gradwire.kernels.gpu.bitmaps import load_bits, store_bitmap
-from gradwire.kernels.gpu.compiler import jit, kernel, static
+from gradwire.kernels.gpu.compiler import jit, kernel, roomy_kernel, static
 from gradwire.kernels.gpu.fourier import one_nan, place_in_time, turned, turned_back
 from gradwire.kernels.gpu.kept import (
     chosen_of,
@@ -106,7 +106,7 @@ def _add_peer(
     return tl.where((base > 0) & ~wrong, total, float("nan"))
 
 
-@kernel
+@roomy_kernel
 def keep_blocks(
     x, scales, bitmap, codes, rest, damaged, their_scales, their_bitmaps, their_codes, peers,
     share, weight, first, limit, stop, numel, number, count, levels, split, turns, scale, ends,

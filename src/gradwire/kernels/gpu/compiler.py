@@ -23,6 +23,7 @@ _VARYING = [
     "largest", "number", "first", "limit", "stop",
 ]  # fmt: skip
 """Arguments that change from call to call: Triton would compile again for some of their values."""
+_ROOMY: set[Any] = set()
 
 
 def jit(function: Callable[..., Any]) -> Any:
@@ -35,6 +36,19 @@ def kernel(function: Callable[..., Any]) -> Any:
     return triton.jit(function, do_not_specialize=_VARYING)
 
 
+def roomy_kernel(function: Callable[..., Any]) -> Any:
+    """One whose threads may have all registers: NVIDIA's compiler would rather spill a value or two
+    and have room for one more program."""
+    made = kernel(function)
+    _ROOMY.add(made)
+    return made
+
+
+def registers(start: Any) -> dict[str, int]:
+    """How the compiler for NVIDIA is told so."""
+    return {"maxnreg": 255} if start in _ROOMY else {}
+
+
 def static(function: Callable[..., Any]) -> Any:
     """A function of constants, computed by the compiler."""
     return triton.constexpr_function(function)
@@ -43,8 +57,9 @@ def static(function: Callable[..., Any]) -> Any:
 def launch(start: Any, programs: int, *args: Any, **constants: Any) -> None:
     """Start so many programs on the device of the first argument."""
     if programs:
+        room = {} if torch.version.hip else registers(start)
         with torch.cuda.device_of(args[0]):
-            start[(programs,)](*args, **constants, **EXACT, num_warps=_num_warps(args[0]))
+            start[(programs,)](*args, **constants, **EXACT, **room, num_warps=_num_warps(args[0]))
 
 
 def _num_warps(x: Tensor) -> int:

@@ -8,7 +8,15 @@ import triton.language as tl
 from torch import Tensor
 
 from gradwire.kernels.formats import rotation
-from gradwire.kernels.gpu.compiler import addresses, jit, kernel, launch, single, stream
+from gradwire.kernels.gpu.compiler import (
+    addresses,
+    jit,
+    kernel,
+    launch,
+    roomy_kernel,
+    single,
+    stream,
+)
 from gradwire.kernels.gpu.gaussian import codes_of, minus_zeros, values_of
 from gradwire.kernels.gpu.pack import store_packed
 from gradwire.kernels.gpu.rotation import (
@@ -127,7 +135,7 @@ def _dequantize_group(
     store_blocks(skip(out, GROUP), tl.where(y == y, values, _NAN), left, BLOCK)
 
 
-@kernel
+@roomy_kernel
 def _dequantize_rotated(
     scales, codes, out, numel, peers, ratio, counter, c1, c2, c3, k0, k1,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr, ALIGNED: tl.constexpr,
