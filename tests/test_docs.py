@@ -23,3 +23,9 @@ def test_every_promise_names_a_test():
     for line in (ROOT / "docs" / "guarantees.md").read_text().splitlines():
         if line.startswith("| ") and not line.startswith("| Promise"):
             assert NAMED.search(line.rpartition(" | ")[2]), line
+
+
+def test_the_readme_of_the_examples_names_every_one():
+    folder = ROOT / "examples"
+    named = set(re.findall(r"\]\((\w+\.py)\)", (folder / "README.md").read_text()))
+    assert named == {path.name for path in folder.glob("*.py")}
