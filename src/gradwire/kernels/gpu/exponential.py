@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gradwire.kernels.gpu.blocks import all_given_scales, scales_of, spread
-from gradwire.kernels.gpu.compiler import jit, kernel, launch, single, stream
+from gradwire.kernels.gpu.compiler import jit, kernel, launch, roomy_kernel, single, stream
 from gradwire.kernels.gpu.pack import load_packed, store_packed
 from gradwire.kernels.gpu.scales import tiles_to_measure
 from gradwire.kernels.gpu.tiles import (
@@ -102,7 +102,7 @@ def _dequantize_group(
         put_eighth(skip(out, GROUP), level * spread(scale[s] * ratio), stride, left, s, ADD)
 
 
-@kernel
+@roomy_kernel
 def _exp_dequantize(
     scales, codes, out, numel, headroom, ratio, tiles,
     WIDTH: tl.constexpr, SPAN: tl.constexpr, ADD: tl.constexpr,
