@@ -3,7 +3,7 @@
     TRITON_INTERPRET=1 python tests/gpu_worker.py [calls of each length] [kernel ...]
 
 A process of its own, because Triton looks at the variable when it is imported. A number of 0 makes
-every call of `kernel_calls`, which takes about half an hour.
+every call of `kernel_calls`, which takes more than an hour.
 """
 
 import json
