@@ -1,4 +1,4 @@
-"""What the documentation says of the tests."""
+"""What the documentation says of tests and examples."""
 
 import re
 from pathlib import Path

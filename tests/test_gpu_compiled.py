@@ -7,13 +7,18 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="the GPU kernels need Triton: pip install gradwire[gpu]")
+
+from triton.runtime.jit import JITFunction
 
 import gpu_compile
 from gpu_arithmetic import loose
 from gpu_compile import distance, facts, sass, variants
 from gpu_launches import TARGETS, THREADS, compiled
+from gradwire.kernels import gpu
+from gradwire.lab.selftest.kernel_calls import TABLE
 
 
 def usual(name, target="sm_80"):
@@ -40,6 +45,24 @@ def test_nothing_spills_and_floats_travel_by_128_bits(target, name):
     assert at_once * THREADS * found.registers <= 65_536
     wide = {access for access in found.accesses if access.endswith("128")}
     assert wide >= ({"load 128"} if name != "dequantize_mean" else {"store 128"})
+
+
+@pytest.mark.parametrize(
+    ("hip", "name", "room"),
+    [(None, "exp_dequantize", 255), (None, "dequantize", None), ("7.0", "exp_dequantize", None)],
+)
+def test_threads_that_need_it_are_given_all_registers(monkeypatch, hip, name, room):
+    """On NVIDIA's devices; AMD's compiler does not know the option."""
+    given = []
+
+    def run(*args, maxnreg=None, **how):
+        given.append(maxnreg)
+
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(JITFunction, "run", run)
+    call = next(TABLE[name].calls(513, torch.float32))
+    getattr(gpu, name)(*call.args, **call.how)
+    assert given == [room]
 
 
 def test_products_are_fused_nowhere_else(target):
